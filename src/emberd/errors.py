@@ -1,0 +1,93 @@
+"""Every error emberd raises on purpose.
+
+EmberdError
+├── BadRequestError          the caller's input is wrong; `param` names the field       400
+│   └── ContextOverflowError the prompt is longer than the served context               400
+├── ModelNotFoundError       no model of that name                                      404
+├── NotSupportedError        known to the protocol, not to this build or model          501
+├── ModelFileError           a file that is damaged, hostile or not supported           400
+├── ModelLoadError           the file is fine, loading it failed                        500
+├── OverloadedError          the queue is full or the daemon is leaving; retry later    503
+├── WorkerDiedError          the worker process ended under a running request           500
+├── DeviceError              no adapter, a missing limit, a lost device                 500
+└── ConfigError              a setting or flag is wrong; ends the command with code 1
+
+Gateways map these to their protocol's bodies in one place each; messages are written for the person
+who will read them, and quote the value, the limit and what to change.
+"""
+
+from __future__ import annotations
+
+
+class EmberdError(Exception):
+    """Base of the tree. `str(error)` is one sentence a user can act on."""
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0]) if self.args else type(self).__name__
+
+
+class BadRequestError(EmberdError):
+    """The caller's input is wrong. `param` is the path of the field, as `messages[0].content`."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class ContextOverflowError(BadRequestError):
+    """The prompt alone does not fit. Carries both numbers, which clients read."""
+
+    def __init__(self, num_prompt_tokens: int, context_length: int, param: str = "messages") -> None:
+        super().__init__(
+            f"This model's maximum context length is {context_length} tokens, and the request "
+            f"({num_prompt_tokens} tokens) exceeds the available context size "
+            f"({context_length} tokens). Shorten the prompt, or serve a larger context with --ctx.",
+            param,
+        )
+        self.num_prompt_tokens = num_prompt_tokens
+        self.context_length = context_length
+
+
+class ModelNotFoundError(EmberdError):
+    """No model of that name. Clients match "not found" in the text."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"model '{name}' not found")
+        self.name = name
+
+
+class NotSupportedError(EmberdError):
+    """A feature the protocol knows and this build or model does not serve."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class ModelFileError(EmberdError):
+    """A model file that is damaged, hostile, or of a kind that is not supported."""
+
+
+class ModelLoadError(EmberdError):
+    """Loading failed for a reason outside the file: memory, device, worker."""
+
+
+class OverloadedError(EmberdError):
+    """No room now. `retry_after` is in seconds."""
+
+    def __init__(self, message: str, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class WorkerDiedError(EmberdError):
+    """The worker process ended while it held this request."""
+
+
+class DeviceError(EmberdError):
+    """No usable adapter, a limit or feature that is missing, or a device that was lost."""
+
+
+class ConfigError(EmberdError):
+    """A setting, flag or environment variable has a bad value."""

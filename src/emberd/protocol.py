@@ -1,0 +1,186 @@
+"""The one language between gateway, worker, engine and runner: token ids in, token ids out.
+
+A leaf module: it imports nothing of ours. Gateway and worker exchange `WorkerOptions`, `GenerateRequest`,
+`Cancel`, `Ready`, `StepMessage`; engine and runner exchange `Batch` and `StepOutput`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+IntArray = NDArray[np.int32]
+FloatArray = NDArray[np.float32]
+
+FROM_LAST_STEP = -1
+"""In `Batch.token_ids`: the token that the runner sampled last for this row's sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one sequence's next tokens are chosen.
+
+    Order: penalties, temperature, top-k, top-p, min-p, draw. Greedy (`temperature == 0`) is the argmax
+    after penalties; nothing else applies.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0  # 1: off; 0 keeps one token
+    min_p: float = 0.0  # 0: off
+    repetition_penalty: float = 1.0  # 1: off; divides positive, multiplies negative logits
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalty_window: int = -1  # last tokens that penalties look at, prompt included; -1: all
+    seed: int = 0  # always set; the engine's caller draws one when the user gave none
+    max_tokens: int = 1 << 30  # completion tokens
+    stop_token_ids: tuple[int, ...] = ()  # end of text and end of turn; the token itself is returned
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What a worker needs to load one model."""
+
+    model_path: str
+    device: str = "auto"  # auto | gpu | cpu | part of an adapter's name
+    context_length: int | None = None  # tokens a sequence may hold; None: what fits
+    kv_memory: int | None = None  # bytes for the KV cache; None: a share of what is free
+    max_sequences: int = 32
+    max_batch_tokens: int = 512  # tokens a step; the chunk size of prefill follows from it
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One sequence to generate."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """What a loaded worker serves."""
+
+    device: str  # human-readable name
+    device_kind: Literal["gpu", "cpu"]
+    context_length: int  # tokens a sequence may hold, prompt and completion
+    num_blocks: int
+    block_size: int
+    max_sequences: int
+    weight_bytes: int
+    kv_bytes: int
+    load_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceUpdate:
+    """New tokens of one sequence from one step. `error` is set with finish reason "error"."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+    num_cached_tokens: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepMessage:
+    """Everything one engine step tells the gateway, in one message."""
+
+    updates: tuple[SequenceUpdate, ...]
+    num_running: int = 0
+    num_waiting: int = 0
+    num_free_blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A sequence that takes place `index` in the runner's per-sequence state, before the step runs.
+
+    Resets whatever the place held. `token_ids` is the sequence's history so far (prompt, and output when it
+    was preempted); penalties count it.
+    """
+
+    index: int
+    params: SamplingParams
+    token_ids: tuple[int, ...]
+    num_prompt_tokens: int
+
+
+@dataclass(slots=True)
+class Batch:
+    """One step: T tokens of R rows. A row is one sequence; its tokens are consecutive.
+
+    Rows with one token (decode) come first, rows with more (prefill chunks) after them.
+    """
+
+    token_ids: IntArray  # (T,) FROM_LAST_STEP: taken from the runner's last sample of the sequence
+    positions: IntArray  # (T,)
+    slot_mapping: IntArray  # (T,) block id × block size + offset
+    query_start: IntArray  # (R + 1,) first token of each row, T last
+    context_lens: IntArray  # (R,) tokens visible to the row's last token, itself included
+    block_tables: IntArray  # (R, B) block ids in order, -1 beyond the row's own
+    sequence_index: IntArray  # (R,) place in the runner's per-sequence state
+    sample: NDArray[np.bool_]  # (R,) whether a token is sampled from the row's last token
+    admissions: list[Admission] = field(default_factory=list)
+    logits_at: IntArray | None = None  # token places whose logits are wanted back (tests, scoring)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.context_lens)
+
+    @property
+    def num_decode_rows(self) -> int:
+        return int(np.count_nonzero(np.diff(self.query_start) == 1))
+
+
+@dataclass(slots=True)
+class StepOutput:
+    """What a step gave. `token_ids` (R,) is -1 where no token was sampled."""
+
+    token_ids: IntArray
+    logits: FloatArray | None = None  # (len(logits_at), vocab)
+
+
+class Runner(Protocol):
+    """Runs batches on a device. Steps are answered in the order they were submitted.
+
+    The seed of a sequence and the position of the sampled token alone decide its random draw, so a row's
+    token does not depend on its neighbours or on the step it falls in.
+    """
+
+    block_size: int
+    num_blocks: int
+    max_sequences: int
+    max_batch_tokens: int
+    steps_in_flight: int  # how many steps may be submitted before one is collected: 1 or 2
+
+    def info(self) -> WorkerInfo: ...
+
+    def submit(self, batch: Batch) -> None:
+        """Start a step; returns before it is done where the device allows."""
+
+    def collect(self) -> StepOutput:
+        """Wait for the oldest submitted step."""
+
+    def close(self) -> None: ...
+
+
+Metadata = dict[str, Any]
+TokenIds = Sequence[int]
