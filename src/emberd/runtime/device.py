@@ -1,0 +1,229 @@
+"""Finding a WebGPU adapter, opening it, and moving bytes to and from it.
+
+The one place that creates wgpu devices and buffers. It knows nothing of models or kernels.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import wgpu
+from numpy.typing import NDArray
+
+from ..errors import DeviceError
+
+logger = logging.getLogger(__name__)
+
+_USAGE = wgpu.BufferUsage
+STORAGE = _USAGE.STORAGE | _USAGE.COPY_DST | _USAGE.COPY_SRC
+UNIFORM = _USAGE.UNIFORM | _USAGE.COPY_DST
+
+_WANTED_FEATURES = ("subgroup", "timestamp-query", "timestamp-query-inside-passes")
+_WANTED_LIMITS = (
+    "max-buffer-size",
+    "max-storage-buffer-binding-size",
+    "max-compute-workgroup-storage-size",
+    "max-compute-invocations-per-workgroup",
+    "max-compute-workgroup-size-x",
+    "max-storage-buffers-per-shader-stage",
+    "min-storage-buffer-offset-alignment",
+    "min-uniform-buffer-offset-alignment",
+)
+
+DType = Literal["f32", "u32", "i32"]
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A range of a GPU buffer, read as `shape` elements of `dtype` (each four bytes wide)."""
+
+    buffer: Any
+    shape: tuple[int, ...]
+    dtype: DType = "f32"
+    offset: int = 0  # bytes
+
+    @property
+    def nbytes(self) -> int:
+        return 4 * int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterInfo:
+    """What `emberd devices` shows of an adapter."""
+
+    index: int
+    name: str
+    kind: str  # DiscreteGPU, IntegratedGPU, CPU (software), ...
+    backend: str  # Vulkan, Metal, D3D12, OpenGL
+    driver: str
+    features: tuple[str, ...]
+    limits: dict[str, int]
+
+    @property
+    def is_software(self) -> bool:
+        return self.kind == "CPU"
+
+
+class Device:
+    """An open wgpu device with the limits and features that kernels ask about.
+
+    `subgroup_size` is the number of lanes when the device has one fixed size, else None: kernels then
+    reduce through workgroup memory. `EMBERD_DISABLE_SUBGROUPS=1` forces that path.
+    """
+
+    def __init__(self, adapter: Any) -> None:
+        self.info = _describe(0, adapter)
+        wanted = [name for name in _WANTED_FEATURES if name in adapter.features]
+        limits = {name: adapter.limits[name] for name in _WANTED_LIMITS if name in adapter.limits}
+        try:
+            self.wgpu = adapter.request_device_sync(
+                required_features=wanted, required_limits=limits
+            )
+        except Exception as error:
+            raise DeviceError(
+                f"the adapter {self.info.name!r} refused a device: {error}"
+            ) from error
+        self.features = frozenset(wanted)
+        self.limits: dict[str, int] = dict(self.wgpu.limits)
+        override = os.environ.get("EMBERD_MAX_BINDING_BYTES")
+        self.max_binding_bytes = min(
+            int(override) if override else 1 << 62,
+            self.limits["max-storage-buffer-binding-size"],
+            self.limits["max-buffer-size"],
+        )
+        self.subgroup_size = self._fixed_subgroup_size(adapter)
+        self.max_workgroup_size = self.limits["max-compute-invocations-per-workgroup"]
+        self.max_workgroup_bytes = self.limits["max-compute-workgroup-storage-size"]
+        self.max_grid = self.limits["max-compute-workgroups-per-dimension"]
+        self.allocated_bytes = 0
+
+    def _fixed_subgroup_size(self, adapter: Any) -> int | None:
+        if "subgroup" not in self.features or os.environ.get("EMBERD_DISABLE_SUBGROUPS") == "1":
+            return None
+        info = dict(adapter.info)
+        low, high = info.get("stackgroup_min_size"), info.get("stackgroup_max_size")
+        low, high = info.get("subgroup_min_size", low), info.get("subgroup_max_size", high)
+        return int(low) if low and low == high else None
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    def empty(self, shape: tuple[int, ...], dtype: DType = "f32", label: str = "") -> Tensor:
+        """A tensor of zeros in a buffer of its own."""
+        nbytes = max(4, 4 * int(np.prod(shape, dtype=np.int64)))
+        return Tensor(self.buffer(nbytes, label), shape, dtype)
+
+    def buffer(self, nbytes: int, label: str = "", usage: int = STORAGE) -> Any:
+        """A buffer of at least `nbytes`, zeroed. Raises DeviceError naming need and limit."""
+        if nbytes > self.max_binding_bytes:
+            raise DeviceError(
+                f"{label or 'a buffer'} needs {nbytes} bytes in one binding, and {self.name} allows "
+                f"{self.max_binding_bytes}"
+            )
+        try:
+            made = self.wgpu.create_buffer(size=(nbytes + 15) & ~15, usage=usage, label=label)
+        except Exception as error:
+            raise DeviceError(
+                f"allocating {nbytes} bytes for {label or 'a buffer'}: {error}"
+            ) from error
+        self.allocated_bytes += nbytes
+        return made
+
+    def upload(self, array: Array, dtype: DType | None = None, label: str = "") -> Tensor:
+        """A tensor holding `array` (four-byte elements, or bytes whose count is a multiple of four)."""
+        data = np.ascontiguousarray(array)
+        kinds: dict[str, DType] = {"f": "f32", "i": "i32", "u": "u32"}
+        dtype = dtype or kinds[data.dtype.kind]
+        shape = data.shape if data.dtype.itemsize == 4 else (data.nbytes // 4,)
+        tensor = self.empty(shape, dtype, label)
+        self.write(tensor, data)
+        return tensor
+
+    def write(self, tensor: Tensor, array: Array, offset: int = 0) -> None:
+        """Copy `array` into the tensor, `offset` bytes from its start."""
+        data = np.ascontiguousarray(array)
+        assert offset + data.nbytes <= tensor.nbytes and data.nbytes % 4 == 0
+        if data.nbytes:
+            self.wgpu.queue.write_buffer(tensor.buffer, tensor.offset + offset, data.data.cast("B"))
+
+    def read(self, tensor: Tensor) -> Array:
+        """The tensor's values; waits for all submitted work."""
+        raw = self.wgpu.queue.read_buffer(tensor.buffer, tensor.offset, tensor.nbytes)
+        kind = {"f32": np.float32, "u32": np.uint32, "i32": np.int32}[tensor.dtype]
+        return np.frombuffer(raw, kind).reshape(tensor.shape).copy()
+
+    def close(self) -> None:
+        self.wgpu.destroy()
+
+
+def adapters() -> list[AdapterInfo]:
+    """Every adapter that WebGPU reaches on this machine, in wgpu's order."""
+    return [_describe(index, adapter) for index, adapter in enumerate(_enumerate())]
+
+
+def choose_adapter(wanted: str = "auto") -> tuple[AdapterInfo | None, str]:
+    """The adapter that a device setting selects, and the reason in words.
+
+    `auto`: the first real GPU, else None (the CPU device serves). `gpu`: a real GPU, else a software
+    adapter. `cpu`: None. Anything else: the first adapter whose name contains it; DeviceError if none does.
+    """
+    if wanted == "cpu":
+        return None, "the cpu device was asked for"
+    found = [info for info in adapters() if info.backend != "OpenGL"]
+    real = [info for info in found if not info.is_software]
+    real.sort(key=lambda info: info.kind != "DiscreteGPU")
+    if wanted == "auto":
+        if real:
+            return real[0], f"first real GPU ({real[0].kind})"
+        return None, "no real GPU was found, so the NumPy runner on the CPU serves"
+    if wanted == "gpu":
+        if real:
+            return real[0], f"first real GPU ({real[0].kind})"
+        if found:
+            return found[
+                0
+            ], "no real GPU was found; a software adapter was taken since a gpu was asked for"
+        raise DeviceError(
+            "no WebGPU adapter was found; use --device cpu, or install a Vulkan driver"
+        )
+    for info in found:
+        if wanted.lower() in info.name.lower():
+            return info, f"its name contains {wanted!r}"
+    names = ", ".join(info.name for info in found) or "none"
+    raise DeviceError(f"no adapter's name contains {wanted!r}; adapters found: {names}")
+
+
+def open_device(wanted: str = "gpu") -> Device:
+    """Open the adapter that `wanted` selects. DeviceError when there is none."""
+    info, reason = choose_adapter(wanted)
+    if info is None:
+        raise DeviceError(f"no GPU to open: {reason}")
+    logger.info("device %s: %s", info.name, reason)
+    return Device(_enumerate()[info.index])
+
+
+def _enumerate() -> list[Any]:
+    try:
+        return list(wgpu.gpu.enumerate_adapters_sync())
+    except Exception as error:  # no Vulkan loader, a broken driver
+        logger.warning("WebGPU adapters could not be listed: %s", error)
+        return []
+
+
+def _describe(index: int, adapter: Any) -> AdapterInfo:
+    info = dict(adapter.info)
+    return AdapterInfo(
+        index=index,
+        name=str(info.get("device") or adapter.summary),
+        kind=str(info.get("adapter_type", "")),
+        backend=str(info.get("backend_type", "")),
+        driver=str(info.get("description", "")),
+        features=tuple(sorted(adapter.features)),
+        limits=dict(adapter.limits),
+    )

@@ -1,0 +1,183 @@
+"""Kernel: a WGSL file compiled with its constants, and Dispatch: one run of it on given tensors.
+
+Layouts and parameter packing are read from the WGSL declarations, so the text is the only source of both.
+Bindings are group 0: tensors in the op's argument order, then the `Params` uniform last, if there is one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import wgpu
+
+from ..errors import DeviceError
+from .compose import Constant, compose
+from .device import UNIFORM, Device, Tensor
+
+_BINDING = re.compile(r"@group\(0\) @binding\((\d+)\)\s+var<([\w, ]+)>\s+(\w+)\s*:")
+_PARAMS = re.compile(r"struct Params\s*\{(.*?)\}", re.DOTALL)
+_FIELD = re.compile(r"(\w+)\s*:\s*(u32|i32|f32)")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelKey:
+    """What makes a kernel: cache key, label and profile name in one."""
+
+    name: str
+    constants: tuple[tuple[str, Constant], ...] = ()
+    includes: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        parts = [self.name, *(value for _, value in self.includes)]
+        return "_".join([*parts, *(f"{k.lower()}{v}" for k, v in self.constants)])
+
+
+class Kernel:
+    """A compiled compute pipeline with its explicit layout."""
+
+    def __init__(self, device: Device, key: KernelKey) -> None:
+        self.key = key
+        self.label = str(key)
+        source, overrides = compose(key.name, dict(key.constants), dict(key.includes))
+        _dump(self.label, source)
+        self.source_digest = hashlib.sha256(source.encode()).hexdigest()
+        found = sorted((int(n), access, name) for n, access, name in _BINDING.findall(source))
+        self.bindings = tuple(name for _, access, name in found if access.strip() != "uniform")
+        self._numbers = [n for n, _, _ in found]
+        body = _PARAMS.search(source)
+        self.fields = tuple(_FIELD.findall(body.group(1))) if body else ()
+        try:
+            module = device.wgpu.create_shader_module(label=self.label, code=source)
+            entries = [
+                {
+                    "binding": n,
+                    "visibility": wgpu.ShaderStage.COMPUTE,
+                    "buffer": {"type": _buffer_type(access)},
+                }
+                for n, access, _ in found
+            ]
+            self.layout = device.wgpu.create_bind_group_layout(entries=entries)
+            layout = device.wgpu.create_pipeline_layout(bind_group_layouts=[self.layout])
+            self.pipeline = device.wgpu.create_compute_pipeline(
+                label=self.label,
+                layout=layout,
+                compute={"module": module, "entry_point": key.name, "constants": overrides},
+            )
+        except Exception as error:
+            raise DeviceError(
+                f"kernel {self.label} was refused by {device.name}: {error}"
+            ) from error
+
+    def pack(self, params: Mapping[str, int | float]) -> bytes:
+        """`Params` as the uniform's bytes; every field must be given and no other."""
+        assert set(params) == {name for name, _ in self.fields}, (self.label, params, self.fields)
+        code = {"u32": "I", "i32": "i", "f32": "f"}
+        values = [params[name] for name, _ in self.fields]
+        data = struct.pack("<" + "".join(code[kind] for _, kind in self.fields), *values)
+        return data.ljust((len(data) + 15) & ~15, b"\0")
+
+    def bind(
+        self, device: Device, tensors: Sequence[Tensor], params: tuple[Any, int, int] | None
+    ) -> Any:
+        """A bind group over the tensors and, if the kernel has one, the params (buffer, offset, size)."""
+        assert len(tensors) == len(self.bindings), (self.label, self.bindings, len(tensors))
+        resources = [
+            {"buffer": t.buffer, "offset": t.offset, "size": (t.nbytes + 15) & ~15} for t in tensors
+        ]
+        if params is not None:
+            resources.append({"buffer": params[0], "offset": params[1], "size": params[2]})
+        entries = [
+            {"binding": n, "resource": r} for n, r in zip(self._numbers, resources, strict=True)
+        ]
+        return device.wgpu.create_bind_group(layout=self.layout, entries=entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One run of a kernel: what a plan is made of."""
+
+    kernel: Kernel
+    tensors: tuple[Tensor, ...]
+    params: bytes  # b"" when the kernel has no Params
+    grid: tuple[int, int, int]
+
+
+class Kernels:
+    """The device's compiled kernels, each made once."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._made: dict[KernelKey, Kernel] = {}
+
+    def get(
+        self, name: str, includes: Mapping[str, str] | None = None, **constants: Constant
+    ) -> Kernel:
+        """The kernel `shaders/NAME.wgsl` with `${...}` includes and constants filled in."""
+        key = KernelKey(
+            name, tuple(sorted(constants.items())), tuple(sorted((includes or {}).items()))
+        )
+        if key not in self._made:
+            self._made[key] = Kernel(self.device, key)
+        return self._made[key]
+
+    @property
+    def reduce(self) -> str:
+        """Which reduction include fits the device: `reduce_subgroup` or `reduce`."""
+        return "reduce_subgroup" if self.device.subgroup_size else "reduce"
+
+    def all(self) -> list[Kernel]:
+        return list(self._made.values())
+
+    def dispatch(
+        self,
+        kernel: Kernel,
+        tensors: Sequence[Tensor],
+        grid: tuple[int, int, int],
+        **params: int | float,
+    ) -> Dispatch:
+        """A checked Dispatch: tensor count, parameter names and the grid against the device's limit."""
+        assert len(tensors) == len(kernel.bindings), (kernel.label, kernel.bindings)
+        if max(grid) > self.device.max_grid:
+            raise DeviceError(
+                f"kernel {kernel.label} needs a grid of {grid}, and {self.device.name} allows "
+                f"{self.device.max_grid} workgroups a side"
+            )
+        return Dispatch(kernel, tuple(tensors), kernel.pack(params) if kernel.fields else b"", grid)
+
+
+def run_once(device: Device, dispatches: Sequence[Dispatch]) -> None:
+    """Record and submit dispatches through the wgpu wrapper: for tests, loading and verification."""
+    encoder = device.wgpu.create_command_encoder()
+    compute = encoder.begin_compute_pass()
+    for dispatch in dispatches:
+        params = None
+        if dispatch.params:
+            buffer = device.wgpu.create_buffer_with_data(data=dispatch.params, usage=UNIFORM)
+            params = (buffer, 0, len(dispatch.params))
+        compute.set_pipeline(dispatch.kernel.pipeline)
+        compute.set_bind_group(0, dispatch.kernel.bind(device, dispatch.tensors, params))
+        compute.dispatch_workgroups(*dispatch.grid)
+    compute.end()
+    device.wgpu.queue.submit([encoder.finish()])
+
+
+def _buffer_type(access: str) -> str:
+    kinds = {
+        "storage,read": "read-only-storage",
+        "storage,read_write": "storage",
+        "uniform": "uniform",
+    }
+    return kinds[access.replace(" ", "")]
+
+
+def _dump(label: str, source: str) -> None:
+    if folder := os.environ.get("EMBERD_DUMP_SHADERS"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / f"{label}.wgsl").write_text(source, encoding="utf-8")
