@@ -1,0 +1,210 @@
+"""Every kernel as a plain float32 NumPy function: the numerical truth, written to be read.
+
+A function has the name and the argument order of its WGSL twin. It knows arrays only: no model,
+no batch, no file. T tokens, D hidden size, H heads, KVH key/value heads, hd head size, S context.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+F32 = NDArray[np.float32]
+I8 = NDArray[np.int8]
+I32 = NDArray[np.int32]
+
+QUANT_BLOCK = 32
+"""Activations share one scale in runs of this many values."""
+
+MAX_SCORES = 1 << 22
+"""`paged_attention` holds at most about this many attention scores at a time (16 MiB)."""
+
+
+def embedding(table: F32, ids: I32, scale: float) -> F32:
+    """Rows of `table` (V, D) for `ids` (T,), times `scale` (1, or sqrt(D) for Gemma) -> (T, D)."""
+    rows = table[ids]
+    return rows if scale == 1.0 else rows * np.float32(scale)
+
+
+def rms_norm(x: F32, weight: F32, eps: float) -> F32:
+    """x / sqrt(mean(x²) + eps) · weight over the last axis (Zhang & Sennrich 2019)."""
+    mean_square: F32 = np.mean(np.square(x), axis=-1, keepdims=True)
+    inverse: F32 = 1.0 / np.sqrt(mean_square + np.float32(eps))
+    return x * inverse * weight
+
+
+def quantize_q8(x: F32) -> tuple[I8, F32]:
+    """Round activations to int8 in runs of 32: x (T, D) -> q (T, D) int8, scale (T, D/32) f32.
+
+    amax = max |x| of the run; scale = amax / 127; q = round-half-even(x · (127 / amax)); all f32.
+    A run of zeros has scale 0 and q 0. D is a multiple of 32.
+    """
+    runs = x.reshape(x.shape[0], -1, QUANT_BLOCK)
+    amax = np.max(np.abs(runs), axis=-1)  # (T, D/32)
+    inverse = np.float32(127.0) / np.where(amax == 0, np.float32(1.0), amax)
+    q = np.rint(runs * inverse[..., None]).astype(np.int8)
+    return q.reshape(x.shape), amax / np.float32(127.0)
+
+
+def matmul(x: F32, w: F32) -> F32:
+    """x (T, D) times the rows of w (N, D) -> (T, N): y = x wᵀ."""
+    return x @ w.T
+
+
+def matmul_q8(q: I8, scale: F32, w: F32) -> F32:
+    """What an int8 kernel computes: (q · scale) (T, D) times the rows of w (N, D) -> (T, N).
+
+    `q` and `scale` come from `quantize_q8`. Summed in float64, so that only the kernel's own
+    rounding shows in a comparison.
+    """
+    runs = q.reshape(q.shape[0], -1, QUANT_BLOCK) * scale[..., None].astype(np.float64)
+    y = runs.reshape(q.shape) @ w.T.astype(np.float64)
+    return y.astype(np.float32)
+
+
+def rope_tables(
+    rope_dim: int, base: float, scale: float, factors: F32 | None, num_positions: int
+) -> tuple[F32, F32]:
+    """cos and sin (num_positions, rope_dim/2) of p / scale · base^(-2i/rope_dim) / factors[i].
+
+    Angles are computed in float64: at position 9000 a float32 angle is already off by 5e-4.
+    """
+    frequency = float(base) ** (-np.arange(0, rope_dim, 2, dtype=np.float64) / rope_dim)
+    if factors is not None:
+        frequency = frequency / factors.astype(np.float64)
+    angle = np.arange(num_positions, dtype=np.float64)[:, None] / scale * frequency
+    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+
+
+def rope(x: F32, positions: I32, cos: F32, sin: F32, pairing: Literal["adjacent", "halves"]) -> F32:
+    """Rotate pairs of each head by the position's angle (Su et al. 2021): x (T, H, hd), same out.
+
+    `cos`, `sin` (P, rope_dim/2) from `rope_tables`. Pair i is (2i, 2i+1) ("adjacent") or
+    (i, i + rope_dim/2) ("halves"); dims from rope_dim on pass through.
+    """
+    half = cos.shape[1]
+    c, s = cos[positions][:, None, :], sin[positions][:, None, :]  # (T, 1, rope_dim/2)
+    if pairing == "adjacent":
+        first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
+    else:
+        first, second = slice(0, half), slice(half, 2 * half)
+    a, b = x[..., first], x[..., second]
+    y = np.empty_like(x)
+    y[..., first] = a * c - b * s
+    y[..., second] = b * c + a * s
+    y[..., 2 * half :] = x[..., 2 * half :]
+    return y
+
+
+def kv_write(k: F32, v: F32, slot_mapping: I32, k_cache: F32, v_cache: F32) -> None:
+    """Store k, v (T, KVH, hd) at their slots of k_cache, v_cache (num_slots, KVH, hd)."""
+    k_cache[slot_mapping] = k
+    v_cache[slot_mapping] = v
+
+
+def softmax(x: F32) -> F32:
+    """exp(x - max) / sum over the last axis."""
+    e: F32 = np.exp(x - np.max(x, axis=-1, keepdims=True))
+    e /= np.sum(e, axis=-1, keepdims=True)
+    return e
+
+
+def attention(
+    q: F32,
+    k: F32,
+    v: F32,
+    positions: I32,
+    window: int,
+    scale: float,
+    first_position: int = 0,
+) -> F32:
+    """Causal attention of one sequence: q (T, H, hd), k and v (S, KVH, hd) -> (T, H, hd).
+
+    Key s has position first_position + s. The query at position p sees keys at positions <= p,
+    and with `window` > 0 only those > p - window. Head h reads key/value head h // (H / KVH).
+    Scores are q·k · scale.
+    """
+    num_tokens, num_heads, head_dim = q.shape
+    num_keys, num_kv_heads, _ = k.shape
+    group = num_heads // num_kv_heads
+    by_kv_head = q.reshape(num_tokens, num_kv_heads, group, head_dim).transpose(1, 0, 2, 3)
+    by_kv_head = by_kv_head.reshape(num_kv_heads, num_tokens * group, head_dim)
+    scores = (by_kv_head * np.float32(scale)) @ k.transpose(1, 2, 0)  # (KVH, T * group, S)
+
+    key_positions = first_position + np.arange(num_keys)
+    hidden = key_positions > positions[:, None]  # (T, S)
+    if window > 0:
+        hidden |= key_positions <= positions[:, None] - window
+    if hidden.any():
+        by_token = scores.reshape(num_kv_heads, num_tokens, group, num_keys)
+        np.copyto(by_token, np.float32(-np.inf), where=hidden[None, :, None, :])
+
+    out: F32 = softmax(scores) @ v.transpose(1, 0, 2)  # (KVH, T * group, hd)
+    out = out.reshape(num_kv_heads, num_tokens, group, head_dim).transpose(1, 0, 2, 3)
+    return out.reshape(num_tokens, num_heads, head_dim)
+
+
+def paged_attention(
+    q: F32,
+    k_cache: F32,
+    v_cache: F32,
+    block_tables: I32,
+    query_start: I32,
+    positions: I32,
+    block_size: int,
+    window: int,
+    scale: float,
+) -> F32:
+    """`attention` for rows whose keys and values lie in blocks: q (T, H, hd) -> (T, H, hd).
+
+    Row r has the tokens query_start[r] .. query_start[r + 1]; the key of its position p is in slot
+    block_tables[r, p // block_size] · block_size + p % block_size of k_cache, v_cache
+    (num_slots, KVH, hd). `positions` (T,) rise by one within a row, whose own keys are already
+    written.
+    """
+    out = np.empty_like(q)
+    for row, (start, end) in enumerate(pairwise(query_start.tolist())):
+        chunk = max(1, MAX_SCORES // (q.shape[1] * (int(positions[end - 1]) + 1)))
+        for first in range(start, end, chunk):
+            last = min(first + chunk, end)
+            stop = int(positions[last - 1]) + 1
+            begin = max(0, int(positions[first]) - window + 1) if window > 0 else 0
+            begin -= begin % block_size
+            blocks = block_tables[row, begin // block_size : -(-stop // block_size)]
+            k = _gather(k_cache, blocks, block_size)[: stop - begin]
+            v = _gather(v_cache, blocks, block_size)[: stop - begin]
+            out[first:last] = attention(
+                q[first:last], k, v, positions[first:last], window, scale, begin
+            )
+    return out
+
+
+def _gather(cache: F32, blocks: I32, block_size: int) -> F32:
+    """The slots of `blocks` in order; a view where the blocks happen to be consecutive."""
+    if bool(np.all(np.diff(blocks) == 1)):
+        first = int(blocks[0]) * block_size
+        return cache[first : first + len(blocks) * block_size]
+    paged = cache.reshape(-1, block_size, *cache.shape[1:])
+    return paged[blocks].reshape(-1, *cache.shape[1:])
+
+
+def silu_mul(gate: F32, up: F32) -> F32:
+    """SwiGLU's product: gate · sigmoid(gate) · up (Shazeer 2020)."""
+    with np.errstate(over="ignore"):  # exp of a large number is inf, and gate / inf is right
+        sigmoid: F32 = 1.0 / (1.0 + np.exp(-gate))
+    return gate * sigmoid * up
+
+
+def gelu_mul(gate: F32, up: F32) -> F32:
+    """GeGLU's product with the tanh approximation of GELU (Hendrycks & Gimpel 2016)."""
+    inner = np.float32(np.sqrt(2.0 / np.pi)) * (gate + np.float32(0.044715) * gate * gate * gate)
+    gelu: F32 = np.float32(0.5) * gate * (1.0 + np.tanh(inner))
+    return gelu * up
+
+
+def add(x: F32, y: F32) -> F32:
+    """Residual sum."""
+    return x + y
