@@ -1,0 +1,103 @@
+"""Fixtures that every package's tests share: case files, real models, the device, random numbers."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from emberd.runtime.device import Device
+    from emberd.runtime.kernel import Kernels
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(Path(__file__).parent))
+
+CASES = Path(os.environ.get("EMBERD_CASES", ROOT.parent / "shared" / "cases"))
+MODELS = Path(
+    os.environ.get("EMBERD_TEST_MODELS", Path.home() / ".cache" / "emberd-test-models")
+).expanduser()
+MODEL_FILES = {
+    "smollm2-135m": "SmolLM2-135M-Instruct.Q4_1.gguf",
+    "gemma3-270m": "gemma-3-270m-q4_k_m.gguf",
+    "qwen2.5-coder-0.5b": "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+}
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the user's models, caches or settings."""
+    for name in [key for key in os.environ if key.startswith("EMBERD_")]:
+        if name not in {"EMBERD_CASES", "EMBERD_TEST_MODELS", "EMBERD_REQUIRE_DEVICE"}:
+            monkeypatch.delenv(name)
+    for name in ("OLLAMA_HOST", "OLLAMA_ORIGINS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("EMBERD_MODELS_DIR", str(tmp_path / "models"))
+    monkeypatch.setenv("EMBERD_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Fresh random numbers every run; the seed is shown when the test fails."""
+    seed = int(os.environ.get("EMBERD_TEST_SEED", secrets.randbits(32)))
+    print(f"EMBERD_TEST_SEED={seed}")
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture(scope="session")
+def cases_dir() -> Path:
+    """The handed case files; the test is skipped by name where they are missing."""
+    if not CASES.is_dir():
+        pytest.skip(f"case files not found at {CASES} (EMBERD_CASES)")
+    return CASES
+
+
+def _model(name: str) -> Path:
+    path = MODELS / MODEL_FILES[name]
+    if not path.is_file():
+        pytest.skip(f"{path.name} not found in {MODELS}; scripts/fetch-models brings it")
+    return path
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    return _model("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def gemma3_path() -> Path:
+    return _model("gemma3-270m")
+
+
+@pytest.fixture(scope="session")
+def qwen_path() -> Path:
+    return _model("qwen2.5-coder-0.5b")
+
+
+@pytest.fixture(scope="session")
+def device() -> Iterator[Device]:
+    """An open device: a real GPU, else software Vulkan. EMBERD_REQUIRE_DEVICE=1 makes none a failure."""
+    from emberd.errors import DeviceError
+    from emberd.runtime.device import open_device
+
+    try:
+        opened = open_device("gpu")
+    except DeviceError as error:
+        if os.environ.get("EMBERD_REQUIRE_DEVICE") == "1":
+            pytest.fail(f"no WebGPU adapter: {error}")
+        pytest.skip(f"no WebGPU adapter: {error}")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="session")
+def kernels(device: Device) -> Kernels:
+    from emberd.runtime.kernel import Kernels
+
+    return Kernels(device)
