@@ -130,9 +130,9 @@ def attention(
     num_tokens, num_heads, head_dim = q.shape
     num_keys, num_kv_heads, _ = k.shape
     group = num_heads // num_kv_heads
-    by_kv_head = q.reshape(num_tokens, num_kv_heads, group, head_dim).transpose(1, 0, 2, 3)
-    by_kv_head = by_kv_head.reshape(num_kv_heads, num_tokens * group, head_dim)
-    scores = (by_kv_head * np.float32(scale)) @ k.transpose(1, 2, 0)  # (KVH, T * group, S)
+    heads = q.reshape(num_tokens, num_kv_heads, group, head_dim).transpose(1, 0, 2, 3)
+    queries: F32 = heads.reshape(num_kv_heads, num_tokens * group, head_dim) * np.float32(scale)
+    scores: F32 = queries @ k.transpose(1, 2, 0)  # (KVH, T * group, S)
 
     key_positions = first_position + np.arange(num_keys)
     hidden = key_positions > positions[:, None]  # (T, S)
@@ -142,9 +142,9 @@ def attention(
         by_token = scores.reshape(num_kv_heads, num_tokens, group, num_keys)
         np.copyto(by_token, np.float32(-np.inf), where=hidden[None, :, None, :])
 
-    out: F32 = softmax(scores) @ v.transpose(1, 0, 2)  # (KVH, T * group, hd)
-    out = out.reshape(num_kv_heads, num_tokens, group, head_dim).transpose(1, 0, 2, 3)
-    return out.reshape(num_tokens, num_heads, head_dim)
+    mixed: F32 = softmax(scores) @ v.transpose(1, 0, 2)  # (KVH, T * group, hd)
+    heads = mixed.reshape(num_kv_heads, num_tokens, group, head_dim).transpose(1, 0, 2, 3)
+    return heads.reshape(num_tokens, num_heads, head_dim)
 
 
 def paged_attention(
@@ -194,14 +194,14 @@ def _gather(cache: F32, blocks: I32, block_size: int) -> F32:
 def silu_mul(gate: F32, up: F32) -> F32:
     """SwiGLU's product: gate · sigmoid(gate) · up (Shazeer 2020)."""
     with np.errstate(over="ignore"):  # exp of a large number is inf, and gate / inf is right
-        sigmoid: F32 = 1.0 / (1.0 + np.exp(-gate))
+        sigmoid: F32 = np.reciprocal(1 + np.exp(-gate))
     return gate * sigmoid * up
 
 
 def gelu_mul(gate: F32, up: F32) -> F32:
     """GeGLU's product with the tanh approximation of GELU (Hendrycks & Gimpel 2016)."""
     inner = np.float32(np.sqrt(2.0 / np.pi)) * (gate + np.float32(0.044715) * gate * gate * gate)
-    gelu: F32 = np.float32(0.5) * gate * (1.0 + np.tanh(inner))
+    gelu: F32 = np.float32(0.5) * gate * (1 + np.tanh(inner))
     return gelu * up
 
 

@@ -58,7 +58,8 @@ def exponentials(seed: int, position: int, token_ids: U32) -> F32:
     u = np.minimum(u, np.float32(1.0 - 2.0**-24))
     third, quarter = np.float32(1.0 / 3.0), np.float32(0.25)
     series = u * (1 + u * (np.float32(0.5) + u * (third + u * quarter)))
-    return np.where(u < np.float32(1.0 / 32.0), series, -np.log(1 - u))
+    draws: F32 = np.where(u < np.float32(1.0 / 32.0), series, -np.log(1 - u))
+    return draws
 
 
 def apply_penalties(
@@ -76,7 +77,8 @@ def apply_penalties(
 
 def scale(logits: F32, temperature: float) -> F32:
     """z = (logits - max logit) / max(temperature, MIN_TEMPERATURE): at most 0, and 0 at the top."""
-    return (logits - logits.max()) / np.float32(max(temperature, MIN_TEMPERATURE))
+    z: F32 = (logits - logits.max()) / np.float32(max(temperature, MIN_TEMPERATURE))
+    return z
 
 
 def threshold(z: F32, params: SamplingParams) -> float:
