@@ -22,6 +22,9 @@ QUANT_BLOCK = 32
 MAX_SCORES = 1 << 22
 """`paged_attention` holds at most about this many attention scores at a time (16 MiB)."""
 
+FEW_TOKENS = 64
+"""Up to this many tokens `matmul` puts the weights on the left, where OpenBLAS is up to 1.5 x faster."""
+
 
 def embedding(table: F32, ids: I32, scale: float) -> F32:
     """Rows of `table` (V, D) for `ids` (T,), times `scale` (1, or sqrt(D) for Gemma) -> (T, D)."""
@@ -51,6 +54,8 @@ def quantize_q8(x: F32) -> tuple[I8, F32]:
 
 def matmul(x: F32, w: F32) -> F32:
     """x (T, D) times the rows of w (N, D) -> (T, N): y = x wᵀ."""
+    if 1 < len(x) <= FEW_TOKENS:
+        return np.ascontiguousarray((w @ x.T).T)
     return x @ w.T
 
 

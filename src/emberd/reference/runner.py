@@ -1,0 +1,168 @@
+"""CpuRunner: runs batches of token ids with NumPy and BLAS, in float32.
+
+The device that serves where no GPU does, and the truth that GPU runs are checked against. It knows
+slots and rows; not who they belong to, nor any text.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+import psutil
+from threadpoolctl import ThreadpoolController
+
+from emberd.errors import ModelLoadError
+from emberd.gguf.spec import open_model
+from emberd.protocol import FROM_LAST_STEP, Batch, IntArray, StepOutput, WorkerInfo, WorkerOptions
+
+from .kv_cache import BLOCK_SIZE, KVCache, plan_cache
+from .ops import F32, kv_write, paged_attention
+from .sampling import SamplerState, sample
+from .threads import measure_threads
+from .transformer import hidden_states, layer_rope_tables, logits
+from .weights import Weights, load_weights
+
+log = logging.getLogger(__name__)
+
+
+class CpuRunner:
+    """Implements `protocol.Runner`: `submit` computes the step, `collect` hands its output over."""
+
+    block_size = BLOCK_SIZE
+    steps_in_flight = 1
+
+    def __init__(self, weights: Weights, options: WorkerOptions) -> None:
+        """Raises `ModelLoadError` where not even one KV block fits into memory."""
+        self.weights = weights
+        self.max_sequences = options.max_sequences
+        self.max_batch_tokens = options.max_batch_tokens
+        free_bytes = psutil.virtual_memory().available
+        self.context_length, self.num_blocks = plan_cache(weights.spec, options, free_bytes)
+        self._cache = KVCache.allocate(weights.spec, self.num_blocks * BLOCK_SIZE)
+        self._rope_tables = layer_rope_tables(weights, self.context_length)
+        self._samplers: list[SamplerState | None] = [None] * options.max_sequences
+        self._last_tokens = np.zeros(options.max_sequences, dtype=np.int32)
+        self._outputs: deque[StepOutput] = deque()
+        self._load_seconds = 0.0
+        self._blas = ThreadpoolController()
+        self._threads = measure_threads(
+            self._blas,
+            [
+                w
+                for layer in weights.layers
+                for w in (layer.qkv, layer.o, layer.gate_up, layer.down)
+            ],
+        )
+        log.info(
+            "BLAS threads: %d for decode, %d for prefill",
+            self._threads.decode,
+            self._threads.prefill,
+        )
+
+    @classmethod
+    def load(
+        cls, options: WorkerOptions, progress: Callable[[float], None] | None = None
+    ) -> CpuRunner:
+        """Read, check and decode the model file; `progress` gets the share done, 0 to 1.
+
+        Raises `ModelFileError` for a bad file, `ModelLoadError` where memory does not suffice.
+        """
+        start = time.perf_counter()
+        model = open_model(options.model_path)
+        try:
+            weights = load_weights(model, progress)
+            runner = cls(weights, options)
+        except MemoryError as error:
+            raise ModelLoadError(f"{model.file.name}: out of memory while loading") from error
+        finally:
+            model.file.close()
+        runner._load_seconds = time.perf_counter() - start
+        return runner
+
+    def info(self) -> WorkerInfo:
+        threads = sorted({self._threads.decode, self._threads.prefill})
+        return WorkerInfo(
+            device=f"CPU (NumPy, {' or '.join(map(str, threads))} threads)",
+            device_kind="cpu",
+            context_length=self.context_length,
+            num_blocks=self.num_blocks,
+            block_size=BLOCK_SIZE,
+            max_sequences=self.max_sequences,
+            weight_bytes=self.weights.nbytes,
+            kv_bytes=self._cache.nbytes,
+            load_seconds=self._load_seconds,
+        )
+
+    def submit(self, batch: Batch) -> None:
+        """Compute the step; its output waits for `collect`."""
+        assert not self._outputs, "a step is still waiting to be collected"
+        assert batch.num_tokens <= self.max_batch_tokens, "batch larger than max_batch_tokens"
+        many_tokens = batch.num_tokens > batch.num_rows
+        count = self._threads.prefill if many_tokens else self._threads.decode
+        with self._blas.limit(limits=count, user_api="blas"):
+            self._outputs.append(self._run(batch))
+
+    def collect(self) -> StepOutput:
+        return self._outputs.popleft()
+
+    def close(self) -> None:
+        """Let weights and cache go; the runner is not used after."""
+        del self.weights, self._cache, self._rope_tables
+
+    def _run(self, batch: Batch) -> StepOutput:
+        for admission in batch.admissions:
+            self._samplers[admission.index] = SamplerState.start(
+                admission.params, admission.token_ids, self.weights.spec.vocab_size
+            )
+        hidden = hidden_states(
+            self.weights,
+            self._rope_tables,
+            self._token_ids(batch),
+            batch.positions,
+            lambda *args: self._attend(batch, *args),
+        )
+        output = StepOutput(self._sample(batch, hidden))
+        if batch.logits_at is not None:
+            output.logits = logits(self.weights, hidden[batch.logits_at])
+        return output
+
+    def _token_ids(self, batch: Batch) -> IntArray:
+        rows = np.repeat(batch.sequence_index, np.diff(batch.query_start))  # (T,)
+        last = self._last_tokens[rows]
+        return np.where(batch.token_ids == FROM_LAST_STEP, last, batch.token_ids)
+
+    def _attend(self, batch: Batch, layer: int, q: F32, k: F32, v: F32) -> F32:
+        spec = self.weights.spec
+        k_cache, v_cache = self._cache.k[layer], self._cache.v[layer]
+        kv_write(k, v, batch.slot_mapping, k_cache, v_cache)
+        return paged_attention(
+            q,
+            k_cache,
+            v_cache,
+            batch.block_tables,
+            batch.query_start,
+            batch.positions,
+            BLOCK_SIZE,
+            spec.layers[layer].window,
+            spec.attention_scale,
+        )
+
+    def _sample(self, batch: Batch, hidden: F32) -> IntArray:
+        """Token ids (R,), -1 where none is wanted."""
+        token_ids = np.full(batch.num_rows, -1, dtype=np.int32)
+        rows = np.flatnonzero(batch.sample)
+        if not len(rows):
+            return token_ids
+        last = batch.query_start[1:][rows] - 1  # each row's last token
+        indexes = batch.sequence_index[rows]
+        samplers = [self._samplers[index] for index in indexes]
+        states = [state for state in samplers if state is not None]
+        assert len(states) == len(rows), "a row is sampled whose sequence was never admitted"
+        sampled = sample(logits(self.weights, hidden[last]), states, batch.positions[last] + 1)
+        self._last_tokens[indexes] = sampled
+        token_ids[rows] = sampled
+        return token_ids

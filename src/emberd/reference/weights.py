@@ -1,0 +1,145 @@
+"""A model's weights, decoded once from GGUF to float32.
+
+Matrices that see the same input are joined (q, k and v; gate and up), so that a step makes fewer and
+larger products. It knows files and shapes; no batch, no cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from emberd.errors import ModelLoadError
+from emberd.gguf.dequant import dequantize
+from emberd.gguf.reader import GGUFFile, TensorInfo
+from emberd.gguf.spec import LayerTensors, ModelFile, ModelSpec
+
+F32 = NDArray[np.float32]
+
+_CHUNK = 1 << 22
+"""Weights decoded at a time (16 MiB of float32), so that a joined matrix is not held twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer's arrays; None where the architecture has none. Matrices are (rows, cols)."""
+
+    attention_norm: F32  # (hidden,)
+    qkv: F32  # ((num_heads + 2 num_kv_heads) * head_dim, hidden)
+    qkv_bias: F32 | None
+    q_norm: F32 | None  # (head_dim,)
+    k_norm: F32 | None
+    o: F32  # (hidden, num_heads * head_dim)
+    post_attention_norm: F32 | None
+    ffn_norm: F32
+    gate_up: F32  # (2 ffn, hidden): gate, then up
+    down: F32  # (hidden, ffn)
+    post_ffn_norm: F32 | None
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """All arrays of one model."""
+
+    spec: ModelSpec
+    token_embedding: F32  # (vocab, hidden)
+    layers: tuple[Layer, ...]
+    output_norm: F32
+    output: F32  # the token embedding itself where the file ties them
+    rope_factors: F32 | None
+    nbytes: int  # of all arrays, a shared one counted once
+
+
+def load_weights(model: ModelFile, progress: Callable[[float], None] | None = None) -> Weights:
+    """Decode every tensor of `model`; `progress` gets the share that is done, 0 to 1.
+
+    Raises `ModelLoadError` where float32 weights do not fit into free memory.
+    """
+    tensors = model.tensors
+    infos = [tensors.token_embedding, tensors.output_norm, tensors.output]
+    infos += [info for layer in tensors.layers for info in _present(layer)]
+    nbytes = sum({info.name: 4 * prod(info.shape) for info in infos}.values())
+    free = psutil.virtual_memory().available
+    if nbytes > free:
+        raise ModelLoadError(
+            f"{model.file.name} needs {nbytes / 2**30:.1f} GiB of memory as float32 on the CPU and "
+            f"{free / 2**30:.1f} GiB are free. Use a smaller model, a GPU (--device gpu), or free memory."
+        )
+
+    decode = _Decoder(model.file, nbytes, progress)
+    embedding = decode(tensors.token_embedding)
+    tied = tensors.output.name == tensors.token_embedding.name
+    return Weights(
+        spec=model.spec,
+        token_embedding=embedding,
+        layers=tuple(_load_layer(decode, layer) for layer in tensors.layers),
+        output_norm=decode.vector(tensors.output_norm),
+        output=embedding if tied else decode(tensors.output),
+        rope_factors=decode.optional(tensors.rope_factors),
+        nbytes=nbytes,
+    )
+
+
+def _present(layer: LayerTensors) -> list[TensorInfo]:
+    values = (getattr(layer, name) for name in layer.__slots__)
+    return [value for value in values if value is not None]
+
+
+def _load_layer(decode: _Decoder, layer: LayerTensors) -> Layer:
+    biases = [bias for bias in (layer.q_bias, layer.k_bias, layer.v_bias) if bias is not None]
+    return Layer(
+        attention_norm=decode.vector(layer.attention_norm),
+        qkv=decode(layer.q, layer.k, layer.v),
+        qkv_bias=np.concatenate([decode.vector(bias) for bias in biases]) if biases else None,
+        q_norm=decode.optional(layer.q_norm),
+        k_norm=decode.optional(layer.k_norm),
+        o=decode(layer.o),
+        post_attention_norm=decode.optional(layer.post_attention_norm),
+        ffn_norm=decode.vector(layer.ffn_norm),
+        gate_up=decode(layer.gate, layer.up),
+        down=decode(layer.down),
+        post_ffn_norm=decode.optional(layer.post_ffn_norm),
+    )
+
+
+class _Decoder:
+    """Decodes tensors of one file and says how far it is."""
+
+    def __init__(
+        self, file: GGUFFile, total: int, progress: Callable[[float], None] | None
+    ) -> None:
+        self._file = file
+        self._total = total
+        self._done = 0
+        self._progress = progress
+
+    def __call__(self, *infos: TensorInfo) -> F32:
+        """The matrices one below the other, in one array."""
+        cols = infos[0].shape[-1]
+        out = np.empty((sum(prod(info.shape[:-1]) for info in infos), cols), dtype=np.float32)
+        start = 0
+        for info in infos:
+            raw = self._file.rows(info)
+            step = max(1, _CHUNK // cols)
+            for first in range(0, len(raw), step):
+                part = dequantize(raw[first : first + step], info.type)
+                out[start : start + len(part)] = part
+                start += len(part)
+                self._count(part.nbytes)
+        return out
+
+    def vector(self, info: TensorInfo) -> F32:
+        return self(info).reshape(-1)
+
+    def optional(self, info: TensorInfo | None) -> F32 | None:
+        return None if info is None else self.vector(info)
+
+    def _count(self, nbytes: int) -> None:
+        self._done += nbytes
+        if self._progress is not None:
+            self._progress(min(1.0, self._done / self._total))
