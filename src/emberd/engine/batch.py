@@ -1,0 +1,78 @@
+"""Rows of a step -> the flat arrays that a runner takes. It decides nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from emberd.protocol import FROM_LAST_STEP, Admission, Batch, IntArray
+
+from .sequence import Row, Sequence
+
+
+class BatchBuilder:
+    """Builds batches; keeps the block tables of the running sequences as one array by place.
+
+    A table only grows while its sequence keeps its place, so each step writes the new blocks alone.
+    """
+
+    def __init__(self, max_sequences: int, blocks_per_sequence: int, block_size: int) -> None:
+        self._block_size = block_size
+        self._tables = np.full((max_sequences, blocks_per_sequence), -1, np.int32)
+        self._num_written = [0] * max_sequences
+
+    def build(self, rows: list[Row]) -> Batch:
+        """`rows` as the scheduler has just returned them, one or more."""
+        admissions = [_admission(row.sequence) for row in rows if row.start == 0]
+        for admission in admissions:
+            self._tables[admission.index] = -1
+            self._num_written[admission.index] = 0
+        for row in rows:
+            self._write_table(row.sequence)
+
+        sequence_index = _int_array([row.sequence.index for row in rows])
+        starts = _int_array([row.start for row in rows])
+        counts = _int_array([row.count for row in rows])
+        query_start = np.zeros(len(rows) + 1, np.int32)
+        np.cumsum(counts, out=query_start[1:])
+        row_of_token = np.repeat(np.arange(len(rows)), counts)  # (T,)
+        positions = np.arange(query_start[-1], dtype=np.int32)
+        positions += (starts - query_start[:-1])[row_of_token]
+        num_blocks = max(len(row.sequence.block_table) for row in rows)
+        block_tables = self._tables[sequence_index, :num_blocks]  # (R, B)
+        blocks = block_tables[row_of_token, positions // self._block_size]  # (T,)
+        return Batch(
+            token_ids=_int_array([token_id for row in rows for token_id in _token_ids(row)]),
+            positions=positions,
+            slot_mapping=blocks * self._block_size + positions % self._block_size,
+            query_start=query_start,
+            context_lens=starts + counts,
+            block_tables=block_tables,
+            sequence_index=sequence_index,
+            sample=np.array([row.sample for row in rows], np.bool_),
+            admissions=admissions,
+        )
+
+    def _write_table(self, sequence: Sequence) -> None:
+        assert sequence.index is not None
+        num_written = self._num_written[sequence.index]
+        num_blocks = len(sequence.block_table)
+        if num_written < num_blocks:
+            new = sequence.block_table[num_written:]
+            self._tables[sequence.index, num_written:num_blocks] = new
+            self._num_written[sequence.index] = num_blocks
+
+
+def _token_ids(row: Row) -> list[int]:
+    known = row.sequence.token_ids[row.start : row.start + row.count]
+    return known or [FROM_LAST_STEP]  # only a decode row can be ahead of what is known
+
+
+def _admission(sequence: Sequence) -> Admission:
+    assert sequence.index is not None
+    return Admission(
+        sequence.index, sequence.params, tuple(sequence.token_ids), sequence.num_prompt_tokens
+    )
+
+
+def _int_array(values: list[int] | list[int | None]) -> IntArray:
+    return np.array(values, np.int32)

@@ -1,0 +1,125 @@
+"""Who runs in the next step: decode first, then prefill chunks, within a token budget.
+
+It hands out blocks and places and returns rows; it never touches the runner and sees no token values.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from .blocks import BlockManager
+from .sequence import Row, Sequence
+
+RESERVE_BLOCKS = 2
+"""Blocks kept back for each running sequence at admission, so that it can grow before it is in need."""
+
+
+class Scheduler:
+    """Queues of waiting and running sequences, both in order of arrival.
+
+    Admission is first come, first served, and a preempted sequence is the newest running one and
+    returns to the front: so every running sequence is older than every waiting one. The oldest is
+    preempted by nobody and may take any block of the others, so it always gets on.
+    """
+
+    def __init__(self, blocks: BlockManager, max_sequences: int, max_batch_tokens: int) -> None:
+        self.blocks = blocks
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self._max_batch_tokens = max_batch_tokens
+        # Each running sequence must find room for its decode token in every step.
+        num_places = min(max_sequences, max_batch_tokens)
+        self._free_indices = list(range(num_places - 1, -1, -1))
+
+    def add(self, sequence: Sequence) -> None:
+        self.waiting.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence that ended. Its blocks and place are free at once: steps in flight run
+        before any later step that could reuse them."""
+        if sequence.index is None:
+            self.waiting.remove(sequence)
+        else:
+            self.running.remove(sequence)
+            self._release(sequence)
+
+    def schedule(self) -> list[Row]:
+        """The rows of the next step, those of one token first; empty when nothing can run now."""
+        rows = self._decode_rows()
+        self._admit()
+        rows += self._prefill_rows(self._max_batch_tokens - len(rows))
+        rows.sort(key=lambda row: row.count > 1)
+        return rows
+
+    def _decode_rows(self) -> list[Row]:
+        rows = []
+        for sequence in list(self.running):
+            if sequence.index is None or sequence.num_uncomputed_tokens != 1:
+                continue  # preempted just now; prefilling; or waiting for its last token
+            if self._make_room(sequence):
+                self.blocks.grow(sequence.block_table, sequence.num_tokens)
+                rows.append(sequence.take(1))
+        return rows
+
+    def _make_room(self, sequence: Sequence) -> bool:
+        """Preempt the newest sequences until `sequence` can grow; False if it had to go itself."""
+        while self.blocks.num_missing(sequence.block_table, sequence.num_tokens) > (
+            self.blocks.num_free
+        ):
+            victim = self.running.pop()
+            self._release(victim)
+            victim.num_computed_tokens = 0
+            self.waiting.appendleft(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _admit(self) -> None:
+        while self.waiting and self._free_indices:
+            sequence = self.waiting[0]
+            if sequence.num_pending_tokens:
+                return  # preempted with a step in flight; its history is known once that is collected
+            needed = self.blocks.num_missing(sequence.block_table, sequence.num_tokens)
+            if self.running:
+                needed += sum(map(self._reserve, [*self.running, sequence]))
+            if needed > self.blocks.num_free:
+                return
+            self.waiting.popleft()
+            self.blocks.grow(sequence.block_table, sequence.num_tokens)
+            sequence.index = self._free_indices.pop()
+            self.running.append(sequence)
+
+    def _reserve(self, sequence: Sequence) -> int:
+        """Blocks that a sequence is soon to ask for. The KV of its last token is never written."""
+        last = self.blocks.blocks_for(sequence.max_length - 1)
+        return max(0, min(RESERVE_BLOCKS, last - self.blocks.blocks_for(sequence.num_tokens)))
+
+    def _prefill_rows(self, budget: int) -> list[Row]:
+        prefilling = [sequence for sequence in self.running if sequence.is_prefilling]
+        shares = split_budget(budget, [s.num_uncomputed_tokens for s in prefilling])
+        return [s.take(share) for s, share in zip(prefilling, shares, strict=True) if share]
+
+    def _release(self, sequence: Sequence) -> None:
+        assert sequence.index is not None
+        self._free_indices.append(sequence.index)
+        sequence.index = None
+        self.blocks.release(sequence.block_table)
+
+
+def split_budget(budget: int, remaining: list[int]) -> list[int]:
+    """Tokens each prefilling sequence gets of a step's `budget`; `remaining` is oldest first.
+
+    The oldest has half for certain, so a stream of short prompts cannot starve it. The rest goes to
+    the others, shortest remainder first, so a short prompt need not wait for a long one; and what
+    they leave goes back to the oldest. Every sequence gets its turn, as each becomes the oldest.
+    """
+    if not remaining:
+        return []
+    shares = [0] * len(remaining)
+    shares[0] = min(remaining[0], (budget + 1) // 2)
+    left = budget - shares[0]
+    for place in sorted(range(1, len(remaining)), key=remaining.__getitem__):
+        shares[place] = min(remaining[place], left)
+        left -= shares[place]
+    shares[0] += min(remaining[0] - shares[0], left)
+    return shares

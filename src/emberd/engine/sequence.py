@@ -1,0 +1,91 @@
+"""One sequence: its token ids, how far they are computed, and why it ended.
+
+It changes only itself: blocks, places and queues are the scheduler's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from emberd.protocol import FinishReason, GenerateRequest
+
+
+class Sequence:
+    """Prompt and generated token ids of one request.
+
+    Several steps may be in flight, so there are two counts of what is there: `token_ids` are known,
+    and `num_pending_tokens` more are being sampled by steps that are not collected yet.
+    """
+
+    __slots__ = (
+        "_stop_token_ids",
+        "block_table",
+        "finish_reason",
+        "index",
+        "max_length",
+        "num_computed_tokens",
+        "num_pending_tokens",
+        "num_prompt_tokens",
+        "params",
+        "request_id",
+        "token_ids",
+    )
+
+    def __init__(self, request: GenerateRequest, context_length: int) -> None:
+        self.request_id = request.request_id
+        self.params = request.params
+        self.token_ids = list(request.token_ids)
+        self.num_prompt_tokens = len(request.token_ids)
+        self.max_length = min(self.num_prompt_tokens + self.params.max_tokens, context_length)
+        self._stop_token_ids = (
+            frozenset() if self.params.ignore_eos else frozenset(self.params.stop_token_ids)
+        )
+        self.block_table: list[int] = []
+        self.index: int | None = None  # place in the runner's per-sequence state while running
+        self.num_computed_tokens = 0  # tokens whose KV the submitted steps have written
+        self.num_pending_tokens = 0
+        self.finish_reason: FinishReason | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known and pending."""
+        return len(self.token_ids) + self.num_pending_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Tokens to run before the next one can be sampled; 0 when no more may be sampled."""
+        if self.num_tokens >= self.max_length:
+            return 0
+        return self.num_tokens - self.num_computed_tokens
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Whether known tokens are left to run."""
+        return self.num_computed_tokens < len(self.token_ids)
+
+    def take(self, count: int) -> Row:
+        """Put the next `count` uncomputed tokens in a step."""
+        start = self.num_computed_tokens
+        assert self.index is not None and 0 < count <= self.num_uncomputed_tokens
+        sample = start + count == self.num_tokens
+        self.num_computed_tokens += count
+        self.num_pending_tokens += sample
+        return Row(self, start, count, sample)
+
+    def append(self, token_id: int) -> None:
+        """Add a token that was sampled; sets `finish_reason` when it is the last."""
+        self.token_ids.append(token_id)
+        if token_id in self._stop_token_ids:
+            self.finish_reason = "stop"
+        elif len(self.token_ids) >= self.max_length:
+            self.finish_reason = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A sequence's part of one step: `count` tokens from position `start` on."""
+
+    sequence: Sequence
+    start: int
+    count: int
+    sample: bool  # whether a token is sampled from the last of them

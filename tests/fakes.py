@@ -1,0 +1,194 @@
+"""A runner without a model, which fails on any mistake in the batches it is given.
+
+It keeps token ids where a model keeps keys and values, and reads them back through the block tables: a
+slot that was lost, shared or written in the wrong order shows at once. Import it as `from fakes import …`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from emberd.protocol import (
+    FROM_LAST_STEP,
+    Admission,
+    Batch,
+    GenerateRequest,
+    SamplingParams,
+    StepOutput,
+    WorkerInfo,
+)
+
+VOCABULARY = 1000
+NextToken = Callable[[Sequence[int], SamplingParams], int]
+
+
+def hashed(history: Sequence[int], params: SamplingParams) -> int:
+    """A next token that depends on every token before it and on the seed."""
+    return zlib.crc32(np.array([*history, params.seed], np.int64).tobytes()) % VOCABULARY
+
+
+def chain(table: dict[int, int], default: int = 0) -> NextToken:
+    """A next token that depends on the last one alone."""
+    return lambda history, params: table.get(history[-1], default)
+
+
+def lone_run(
+    request: GenerateRequest, next_token: NextToken = hashed, context_length: int = 1 << 30
+) -> tuple[tuple[int, ...], str]:
+    """Completion tokens and finish reason of a request that has everything to itself."""
+    params = request.params
+    stops = () if params.ignore_eos else params.stop_token_ids
+    history = list(request.token_ids)
+    longest = min(len(history) + params.max_tokens, context_length)
+    while len(history) < longest:
+        history.append(next_token(history, params))
+        if history[-1] in stops:
+            return tuple(history[len(request.token_ids) :]), "stop"
+    return tuple(history[len(request.token_ids) :]), "length"
+
+
+@dataclass
+class Place:
+    """What a runner remembers of the sequence in one place."""
+
+    params: SamplingParams
+    history: list[int]
+    num_prompt_tokens: int
+
+
+class ScriptedRunner:
+    """protocol.Runner over `next_token(history, params)`; every check is an AssertionError."""
+
+    def __init__(
+        self,
+        *,
+        next_token: NextToken = hashed,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        max_sequences: int = 8,
+        max_batch_tokens: int = 32,
+        context_length: int = 256,
+        steps_in_flight: int = 1,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.max_sequences = max_sequences
+        self.max_batch_tokens = max_batch_tokens
+        self.steps_in_flight = steps_in_flight
+        self.batches: list[Batch] = []
+        self.closed = False
+        self._context_length = context_length
+        self._next_token = next_token
+        self._slots: dict[int, tuple[int, int]] = {}  # slot -> (position, token id)
+        self._places: dict[int, Place] = {}
+        self._in_flight: deque[StepOutput] = deque()
+
+    def info(self) -> WorkerInfo:
+        return WorkerInfo(
+            device="scripted",
+            device_kind="cpu",
+            context_length=self._context_length,
+            num_blocks=self.num_blocks,
+            block_size=self.block_size,
+            max_sequences=self.max_sequences,
+            weight_bytes=0,
+            kv_bytes=0,
+            load_seconds=0.0,
+        )
+
+    def submit(self, batch: Batch) -> None:
+        assert not self.closed and len(self._in_flight) < self.steps_in_flight
+        self._check_shapes(batch)
+        self.batches.append(batch)
+        self._admit(batch.admissions)
+        rows = range(batch.num_rows)
+        for row in rows:  # as on a device, all rows write before any reads
+            self._write(batch, row)
+        sampled = [self._sample(batch, row) for row in rows]
+        self._in_flight.append(StepOutput(np.array(sampled, np.int32)))
+
+    def collect(self) -> StepOutput:
+        assert self._in_flight, "collect without a step in flight"
+        return self._in_flight.popleft()
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _check_shapes(self, batch: Batch) -> None:
+        num_rows, num_tokens = batch.num_rows, batch.num_tokens
+        assert 0 < num_tokens <= self.max_batch_tokens
+        assert 0 < num_rows <= self.max_sequences
+        for name in ("token_ids", "positions", "slot_mapping"):
+            assert getattr(batch, name).shape == (num_tokens,), name
+            assert getattr(batch, name).dtype == np.int32, name
+        for name in ("context_lens", "sequence_index"):
+            assert getattr(batch, name).shape == (num_rows,), name
+            assert getattr(batch, name).dtype == np.int32, name
+        assert batch.query_start.shape == (num_rows + 1,) and batch.query_start.dtype == np.int32
+        assert batch.query_start[0] == 0 and batch.query_start[-1] == num_tokens
+        assert batch.block_tables.dtype == np.int32 and len(batch.block_tables) == num_rows
+        assert batch.sample.shape == (num_rows,) and batch.sample.dtype == np.bool_
+        counts = np.diff(batch.query_start)
+        assert counts.min() > 0
+        assert (counts[: batch.num_decode_rows] == 1).all(), "rows of one token come first"
+        assert len(set(batch.sequence_index.tolist())) == num_rows, "a place is used by two rows"
+        slots = batch.slot_mapping.tolist()
+        assert len(set(slots)) == num_tokens, "a slot is written twice in one step"
+
+    def _admit(self, admissions: Iterable[Admission]) -> None:
+        for admission in admissions:
+            assert 0 <= admission.index < self.max_sequences
+            assert 0 < admission.num_prompt_tokens <= len(admission.token_ids)
+            self._places[admission.index] = Place(
+                admission.params, list(admission.token_ids), admission.num_prompt_tokens
+            )
+
+    def _write(self, batch: Batch, row: int) -> None:
+        place = self._places[int(batch.sequence_index[row])]
+        start, end = batch.query_start[row : row + 2].tolist()
+        context_length = int(batch.context_lens[row])
+        positions = batch.positions[start:end].tolist()
+        assert positions == list(range(context_length - (end - start), context_length))
+        assert context_length <= self._context_length
+        table = batch.block_tables[row].tolist()
+        num_blocks = -(-context_length // self.block_size)
+        assert all(0 <= block < self.num_blocks for block in table[:num_blocks])
+        used = [block for block in table if block != -1]
+        assert table == used + [-1] * (len(table) - len(used)), (
+            "-1 stands beyond the row's own blocks"
+        )
+        for token_id, position, slot in zip(
+            batch.token_ids[start:end].tolist(),
+            positions,
+            batch.slot_mapping[start:end].tolist(),
+            strict=True,
+        ):
+            assert slot == self._slot(table, position)
+            if token_id == FROM_LAST_STEP:
+                assert self.steps_in_flight > 1 and position == len(place.history) - 1
+                token_id = place.history[-1]
+            assert token_id == place.history[position]
+            self._slots[slot] = (position, token_id)
+
+    def _sample(self, batch: Batch, row: int) -> int:
+        place = self._places[int(batch.sequence_index[row])]
+        table = batch.block_tables[row].tolist()
+        context_length = int(batch.context_lens[row])
+        seen = [self._slots[self._slot(table, position)] for position in range(context_length)]
+        assert seen == list(enumerate(place.history[:context_length])), "slots were overwritten"
+        if not batch.sample[row]:
+            return -1
+        assert context_length == len(place.history), "sampled before the last known token"
+        token_id = self._next_token(place.history, place.params)
+        place.history.append(token_id)
+        assert len(place.history) <= place.num_prompt_tokens + place.params.max_tokens
+        assert len(place.history) <= self._context_length, "sampled past the context"
+        return token_id
+
+    def _slot(self, table: list[int], position: int) -> int:
+        return table[position // self.block_size] * self.block_size + position % self.block_size
