@@ -1,0 +1,114 @@
+"""Facts about a model file that lists show, read from its header once and kept in the cache folder.
+
+A file counts as unchanged while its path, size and time of change are the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import ModelFileError
+from ..gguf.spec import describe, open_model
+
+_VERSION = 1  # part of the cache key: a change of ModelFacts makes older entries unknown
+_SAMPLE_BYTES = 64 * 1024
+_SAMPLES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a header tells. Sizes are counts; `digest` is 64 hex digits.
+
+    The digest identifies the content by the file's size and 64 samples of 64 KiB spread over it. It is not
+    the SHA-256 of the whole file, which takes seconds for each gigabyte.
+    """
+
+    digest: str
+    architecture: str
+    num_parameters: int
+    parameter_size: str  # "7.6B"
+    quantization: str  # "Q4_K_M"
+    context_length: int  # trained
+    embedding_length: int
+    vocab_size: int
+
+
+def read_facts(path: Path, cache_dir: Path) -> ModelFacts:
+    """Facts of one file. Raises ModelFileError with the file's fault."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise ModelFileError(f"{path.name}: cannot be read: {error.strerror}") from None
+    key = f"{_VERSION}\0{path}\0{status.st_size}\0{status.st_mtime_ns}"
+    name = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+    cached = cache_dir / "models" / f"{name}.json"
+    facts = _load(cached)
+    if facts is None:
+        facts = _read(path)
+        _save(cached, facts)
+    return facts
+
+
+def content_digest(path: Path) -> str:
+    """See ModelFacts.digest."""
+    size = path.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    stride = max(_SAMPLE_BYTES, (size - _SAMPLE_BYTES) // (_SAMPLES - 1))
+    with path.open("rb", buffering=0) as file:
+        for offset in range(0, size, stride):
+            file.seek(offset)
+            digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+def size_label(num_parameters: int) -> str:
+    """ "134.5M" from 134,515,008."""
+    for unit, letter in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if num_parameters >= unit:
+            return f"{num_parameters / unit:.1f}{letter}".replace(".0", "")
+    return str(num_parameters)
+
+
+def _read(path: Path) -> ModelFacts:
+    model = open_model(path)
+    try:
+        description = describe(model)
+        return ModelFacts(
+            digest=content_digest(path),
+            architecture=model.spec.architecture,
+            num_parameters=description.num_parameters,
+            parameter_size=size_label(description.num_parameters),
+            quantization=description.quantization,
+            context_length=model.spec.context_length,
+            embedding_length=model.spec.hidden_size,
+            vocab_size=model.spec.vocab_size,
+        )
+    finally:
+        model.close()
+
+
+def _load(cached: Path) -> ModelFacts | None:
+    try:
+        values: Any = json.loads(cached.read_bytes())
+        return ModelFacts(**values)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _save(cached: Path, facts: ModelFacts) -> None:
+    """Written whole or not at all; a cache that cannot be written only costs time."""
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=cached.parent)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(dataclasses.asdict(facts), file)
+        os.replace(temporary, cached)
+    except OSError:
+        return
