@@ -5,11 +5,12 @@ Knows types, ranges and shapes, not what a key or a tensor means.
 
 from __future__ import annotations
 
-import math
 import re
+import reprlib
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import ModelFileError
 from .dequant import quant_type
@@ -29,49 +30,57 @@ class Keys:
     def __contains__(self, key: str) -> bool:
         return self._name(key) in self._file.metadata
 
-    def raw(self, key: str) -> Any:
-        """The value as it was read, None where the key is missing."""
-        return self._file.metadata.get(self._name(key))
+    def scalar(self, key: str) -> Any:
+        """The value as it was read, None where the key is missing. One value a layer counts as one
+        value when all are equal.
+        """
+        value = self._file.metadata.get(self._name(key))
+        if not isinstance(value, np.ndarray):
+            return value
+        distinct = np.unique(value)
+        if len(distinct) != 1:
+            raise self.refuse(key, "holds different values, which is not supported")
+        return distinct[0].item()
+
+    def array(self, key: str) -> NDArray[Any] | None:
+        """The array of numbers, None where the key is missing or holds something else."""
+        value = self._file.metadata.get(self._name(key))
+        return value if isinstance(value, np.ndarray) else None
 
     def count(self, key: str, *, most: int, default: int | None = None) -> int:
-        """A whole number from 1 to `most`. One value a layer is taken when all are equal."""
-        value = self._single(key)
+        """A whole number from 1 to `most`."""
+        value = self.scalar(key)
         if value is None:
             if default is None:
                 raise self.refuse(key, "is missing")
             return default
         if type(value) is not int or not 1 <= value <= most:
-            raise self.refuse(key, f"is {value!r:.80}; it must be a whole number from 1 to {most}")
+            raise self.refuse(
+                key, f"is {reprlib.repr(value)}; it must be a whole number from 1 to {most}"
+            )
         return value
 
     def number(self, key: str, *, most: float, default: float | None = None) -> float:
         """A number above 0, up to `most`."""
-        value = self.raw(key)
+        value = self.scalar(key)
         if value is None:
             if default is None:
                 raise self.refuse(key, "is missing")
             return default
-        if type(value) not in (int, float) or not math.isfinite(value) or not 0 < value <= most:
-            raise self.refuse(key, f"is {value!r:.80}; it must be a number above 0, up to {most:g}")
+        if type(value) not in (int, float) or not 0 < value <= most:
+            raise self.refuse(
+                key, f"is {reprlib.repr(value)}; it must be a number above 0, up to {most:g}"
+            )
         return float(value)
 
     def off(self, key: str, neutral: float, feature: str) -> None:
         """Refuse the file when `key` asks for a feature that is not supported."""
-        value = self.raw(key)
+        value = self.scalar(key)
         if value is not None and value != neutral:
-            raise self.refuse(key, f"is {value!r:.80}; {feature} not supported")
+            raise self.refuse(key, f"is {reprlib.repr(value)}; {feature} not supported")
 
     def _name(self, key: str) -> str:
         return f"{self._architecture}.{key}"
-
-    def _single(self, key: str) -> Any:
-        value = self.raw(key)
-        if not isinstance(value, np.ndarray):
-            return value
-        distinct = np.unique(value)
-        if len(distinct) != 1:
-            raise self.refuse(key, "differs from layer to layer, which is not supported")
-        return distinct[0].item()
 
 
 class Tensors:
@@ -111,8 +120,8 @@ class Tensors:
         ]
         if unused:
             raise self._refuse(
-                f"tensor {unused[0]!r} and {len(unused) - 1} others have no place in architecture "
-                f"'{architecture}' as it is supported; results would be wrong without them"
+                f"{len(unused)} tensors have no place in architecture '{architecture}' as it is "
+                f"supported, and results would be wrong without them; the first is {unused[0]!r}"
             )
 
     def _refuse(self, fault: str) -> ModelFileError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import reprlib
 from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
@@ -180,7 +181,7 @@ def load_spec(file: GGUFFile) -> ModelSpec:
         per_head = hidden_size // num_heads  # gemma_pytorch config.py, query_pre_attn_scalar
     return ModelSpec(
         architecture=name,
-        name=str(file.metadata.get("general.name", file.path.stem)),
+        name=_model_name(file),
         num_layers=num_layers,
         hidden_size=hidden_size,
         ffn_size=keys.count("feed_forward_length", most=MAX_SIZE),
@@ -239,16 +240,23 @@ def _checked_architecture(file: GGUFFile) -> str:
         raise ModelFileError(f"{file.name}: metadata key 'general.architecture' is missing")
     if not isinstance(name, str) or name not in _ARCHITECTURES:
         raise ModelFileError(
-            f"{file.name}: architecture {name!r:.80} is not supported; supported are {supported}"
+            f"{file.name}: architecture {reprlib.repr(name)} is not supported; supported are {supported}"
         )
-    num_parts = file.metadata.get("split.count", 1)
-    part_name = re.search(r"-\d{5}-of-(\d{5})\.gguf$", file.name)
-    if num_parts != 1 or (part_name and int(part_name[1]) > 1):
+    num_parts = file.metadata.get("split.count")
+    if not isinstance(num_parts, int):
+        in_name = re.search(r"-\d{5}-of-(\d{5})\.gguf$", file.name)
+        num_parts = int(in_name[1]) if in_name else 1
+    if num_parts > 1:
         raise ModelFileError(
-            f"{file.name}: is one part of a split model, which is not supported; join the parts "
-            "into one file with llama-gguf-split --merge"
+            f"{file.name}: is one of {num_parts} parts of a split model, which is not supported; "
+            "join them into one file with llama-gguf-split --merge"
         )
     return name
+
+
+def _model_name(file: GGUFFile) -> str:
+    name = file.metadata.get("general.name")
+    return name if isinstance(name, str) and name else file.path.stem
 
 
 def _head_dim(keys: Keys, hidden_size: int, num_heads: int) -> int:
@@ -291,20 +299,22 @@ def _vocab_size(file: GGUFFile) -> int:
 
 
 def _layers(keys: Keys, num_layers: int, may_slide: bool) -> tuple[LayerSpec, ...]:
-    scaling = keys.raw("rope.scaling.type")
+    scaling = keys.scalar("rope.scaling.type")
     if scaling not in (None, "none", "linear"):
         raise keys.refuse(
-            "rope.scaling.type", f"is {scaling!r:.80}; supported are 'none' and 'linear'"
+            "rope.scaling.type",
+            f"is {reprlib.repr(scaling)}; supported are 'none' and 'linear'",
         )
     keys.off("rope.scaling.attn_factor", 1.0, "scaled rotations are")
-    # The second is the key's old name; a factor of 0 means none.
-    factor = keys.raw("rope.scaling.factor") or keys.raw("rope.scale_linear")
+    # A factor of 0 means none; the second spelling is of old converters.
+    factor = next(
+        (key for key in ("rope.scaling.factor", "rope.scale_linear") if key in keys), None
+    )
     scale = 1.0
-    if factor and scaling != "none":
-        old = "rope.scaling.factor" not in keys
-        scale = keys.number("rope.scale_linear" if old else "rope.scaling.factor", most=1e6)
+    if factor and scaling != "none" and keys.scalar(factor) != 0:
+        scale = keys.number(factor, most=1e6)
     everywhere = LayerSpec(keys.number("rope.freq_base", most=1e12, default=10000.0), scale, 0)
-    if not may_slide or not keys.raw("attention.sliding_window"):
+    if not may_slide or keys.scalar("attention.sliding_window") in (None, 0):
         return (everywhere,) * num_layers
     window = keys.count("attention.sliding_window", most=MAX_CONTEXT)
     base = keys.number("rope.freq_base_swa", most=1e12, default=_LOCAL_ROPE_BASE)
@@ -315,8 +325,8 @@ def _layers(keys: Keys, num_layers: int, may_slide: bool) -> tuple[LayerSpec, ..
 def _sliding_layers(keys: Keys, num_layers: int) -> list[bool]:
     """Which layers have a window: one flag a layer, or a period whose last layer has none."""
     key = "attention.sliding_window_pattern"
-    flags = keys.raw(key)
-    if isinstance(flags, np.ndarray):
+    flags = keys.array(key)
+    if flags is not None:
         if len(flags) != num_layers:
             raise keys.refuse(key, f"has {len(flags)} entries for {num_layers} layers")
         return [bool(flag) for flag in flags]
