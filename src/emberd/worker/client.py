@@ -1,0 +1,249 @@
+"""The gateway's side of a worker: start it, send requests, hand its updates out, tell of its death.
+
+Lives on one event loop, without threads. It knows nothing of engines or devices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process, create_subprocess_exec
+from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
+
+from emberd.errors import (
+    ConfigError,
+    DeviceError,
+    EmberdError,
+    ModelFileError,
+    ModelLoadError,
+    WorkerDiedError,
+)
+from emberd.protocol import (
+    Cancel,
+    GenerateRequest,
+    SequenceUpdate,
+    StepMessage,
+    WorkerInfo,
+    WorkerOptions,
+)
+
+from .channel import LoadFailure, LoadProgress, encode, receive
+
+WORKER_COMMAND = (sys.executable, "-m", "emberd.worker.process")
+REAP_SECONDS = 5.0
+LOAD_ERRORS = {
+    kind.__name__: kind for kind in (ModelFileError, ModelLoadError, DeviceError, ConfigError)
+}
+
+log = logging.getLogger("emberd.worker")
+
+
+class WorkerClient:
+    """One running worker. Made by `start`; ends by `close` or by the worker's death.
+
+    `info` is what the worker serves, `stats` the last message's counts of sequences and blocks.
+    """
+
+    info: WorkerInfo
+    stats: StepMessage
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        process: Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self.options = options
+        self.on_death: Callable[[WorkerClient], None] | None = None
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._queues: dict[str, asyncio.Queue[SequenceUpdate | None]] = {}
+        self._alive = True
+        self._closing = False
+        self._reap_seconds = REAP_SECONDS
+        self._end: asyncio.Task[None]
+
+    @classmethod
+    async def start(
+        cls,
+        options: WorkerOptions,
+        *,
+        on_progress: Callable[[float], None] | None = None,
+        on_death: Callable[[WorkerClient], None] | None = None,
+        command: Sequence[str] = WORKER_COMMAND,
+    ) -> WorkerClient:
+        """Start a process and wait until its model is loaded. Cancelling ends the process.
+
+        `on_progress` gets the loaded fraction; `on_death` is called once if the worker ends by
+        itself later. Raises what the load raised (ModelFileError, DeviceError, ...), or
+        ModelLoadError when the process ended without a word.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+            try:
+                process = await create_subprocess_exec(
+                    *command,
+                    str(log.getEffectiveLevel()),
+                    str(theirs.fileno()),
+                    stdin=DEVNULL,
+                    stdout=DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                )
+            except BaseException:
+                writer.close()
+                raise
+        worker = cls(options, process, reader, writer)
+        try:
+            await worker._load(on_progress)
+        except BaseException:
+            await worker._reap(0)
+            raise
+        worker.on_death = on_death
+        worker._end = asyncio.create_task(worker._read())
+        return worker
+
+    @property
+    def alive(self) -> bool:
+        return self._alive
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[SequenceUpdate, None]:
+        """The updates of one request, the last with a finish reason; what has piled up comes as one.
+
+        Closing the iterator early (`aclose`, or cancelling the task in it) cancels the sequence.
+        Raises WorkerDiedError when the worker ends first.
+        """
+        if not self._alive:
+            await asyncio.shield(self._end)
+            raise self._died()
+        updates: asyncio.Queue[SequenceUpdate | None] = asyncio.Queue()
+        self._queues[request.request_id] = updates
+        finished = False
+        try:
+            self._send(request)
+            while not finished:
+                pending = [await updates.get()]
+                while not updates.empty():
+                    pending.append(updates.get_nowait())
+                received = [update for update in pending if update is not None]
+                if received:
+                    update = _merge(received)
+                    finished = update.finish_reason is not None
+                    yield update
+                if not finished and pending[-1] is None:
+                    raise self._died()
+        finally:
+            del self._queues[request.request_id]
+            if not finished and self._alive:
+                self._send(Cancel(request.request_id))
+
+    async def close(self, grace: float = REAP_SECONDS) -> None:
+        """End the process: ask, and after `grace` seconds kill. Open iterators raise WorkerDiedError."""
+        self._closing = True
+        self._alive = False
+        self._reap_seconds = grace
+        self._writer.close()
+        await asyncio.shield(self._end)
+
+    def _send(self, message: object) -> None:
+        self._writer.write(encode(message))
+
+    async def _load(self, on_progress: Callable[[float], None] | None) -> None:
+        self._send(self.options)
+        while True:
+            try:
+                message = await receive(self._reader)
+            except EOFError:
+                await self._reap(REAP_SECONDS)
+                raise ModelLoadError(
+                    f"loading {self._model} failed: its worker ended ({self._ending()})"
+                ) from None
+            if isinstance(message, LoadFailure):
+                raise _load_error(message)
+            if isinstance(message, WorkerInfo):
+                self.info = message
+                self.stats = StepMessage((), num_free_blocks=message.num_blocks)
+                return
+            if isinstance(message, LoadProgress) and on_progress is not None:
+                on_progress(message.fraction)
+
+    async def _read(self) -> None:
+        """Hand out updates until the channel ends, then see the process end."""
+        try:
+            while True:
+                self._hand_out(await receive(self._reader))
+        except EOFError:
+            await self._reap(self._reap_seconds)
+        except Exception:
+            log.exception("the worker of %s sent what cannot be read", self._model)
+            await self._reap(0)
+        for updates in self._queues.values():
+            updates.put_nowait(None)
+        if not self._closing and self.on_death is not None:
+            self.on_death(self)
+
+    def _hand_out(self, message: object) -> None:
+        assert isinstance(message, StepMessage)
+        self.stats = message
+        for update in message.updates:
+            updates = self._queues.get(update.request_id)
+            if updates is not None:  # else its iterator was closed
+                updates.put_nowait(update)
+
+    async def _reap(self, grace: float) -> None:
+        """Close the channel and wait for the process to end; kill it after `grace` seconds."""
+        self._alive = False
+        self._writer.close()
+        try:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._process.wait(), grace)
+        finally:
+            if self._process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.kill()
+        await self._process.wait()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    @property
+    def _model(self) -> str:
+        return Path(self.options.model_path).name
+
+    def _died(self) -> WorkerDiedError:
+        if self._closing:
+            return WorkerDiedError(f"the model {self._model} was unloaded")
+        return WorkerDiedError(
+            f"the worker of {self._model} ended ({self._ending()}); the next request loads it again"
+        )
+
+    def _ending(self) -> str:
+        code = self._process.returncode
+        if code is not None and code < 0:
+            return f"exit code {code}, {signal.Signals(-code).name}"
+        return f"exit code {code}"
+
+
+def _merge(updates: list[SequenceUpdate]) -> SequenceUpdate:
+    last = updates[-1]
+    return SequenceUpdate(
+        last.request_id,
+        tuple(token_id for update in updates for token_id in update.token_ids),
+        last.finish_reason,
+        max(update.num_cached_tokens for update in updates),
+        last.error,
+    )
+
+
+def _load_error(failure: LoadFailure) -> EmberdError:
+    return LOAD_ERRORS.get(failure.kind, ModelLoadError)(failure.message)

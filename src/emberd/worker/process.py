@@ -1,0 +1,176 @@
+"""The worker process: loads one model, then serves it until the gateway closes the channel.
+
+Started by client.py, with the log level and the channel's file descriptor as its last arguments. The
+only module that brings engine and runners together; it knows no text and no HTTP.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from emberd.engine import Engine
+from emberd.errors import EmberdError
+from emberd.protocol import (
+    Cancel,
+    GenerateRequest,
+    Runner,
+    SequenceUpdate,
+    StepMessage,
+    WorkerOptions,
+)
+
+from .channel import Channel, LoadFailure, LoadProgress
+
+Progress = Callable[[float], None]
+MakeRunner = Callable[[WorkerOptions, Progress], Runner]
+
+LEAVE_SECONDS = 1.0
+"""How long the process may take to end by itself once the gateway is gone."""
+
+log = logging.getLogger("emberd.worker")
+
+
+def load_runner(options: WorkerOptions, progress: Progress) -> Runner:
+    """The runner for `options.device`; "auto" is a real GPU where there is one, else the CPU.
+
+    A software adapter serves only when it is named, or when "gpu" finds nothing else.
+    """
+    if options.device != "cpu":
+        from emberd.runtime.device import choose_adapter
+
+        adapter, reason = choose_adapter(options.device)
+        log.info("device %s: %s", adapter.name if adapter else "cpu", reason)
+        if adapter is not None:
+            from emberd.runtime.runner import GpuRunner
+
+            return GpuRunner.load(options, progress)
+    from emberd.reference.runner import CpuRunner
+
+    return CpuRunner.load(options, progress)
+
+
+class Inbox:
+    """Messages from the gateway, read by a thread of its own: a closed channel is seen at once,
+    also in the middle of a load or of a step that hangs."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._messages: queue.SimpleQueue[object] = queue.SimpleQueue()
+        threading.Thread(target=self._read, name="emberd-inbox", daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            while True:
+                self._messages.put(self._channel.receive())
+        except EOFError as error:
+            self._messages.put(error)
+        time.sleep(LEAVE_SECONDS)
+        os._exit(1)
+
+    def take(self) -> object:
+        """The next message, waited for. Raises EOFError when the gateway is gone."""
+        return self._checked(self._messages.get())
+
+    def take_all(self, wait: bool) -> Iterator[object]:
+        """What has arrived; with `wait`, at least one message."""
+        if wait:
+            yield self.take()
+        while not self._messages.empty():
+            yield self._checked(self._messages.get())
+
+    def _checked(self, message: object) -> object:
+        if isinstance(message, EOFError):
+            raise message
+        return message
+
+
+def load(channel: Channel, options: WorkerOptions, make_runner: MakeRunner) -> Runner | None:
+    """Load and answer with WorkerInfo, or with a LoadFailure and None."""
+    sent = 0.0
+
+    def progress(fraction: float) -> None:
+        nonlocal sent
+        if fraction >= sent + 0.01:
+            sent = fraction
+            channel.send(LoadProgress(fraction))
+
+    try:
+        runner = make_runner(options, progress)
+        channel.send(runner.info())
+        return runner
+    except EmberdError as error:
+        channel.send(LoadFailure(type(error).__name__, error.message))
+    except Exception as error:
+        log.exception("loading %s failed", options.model_path)
+        reason = f"loading {options.model_path} failed: {type(error).__name__}: {error}"
+        channel.send(LoadFailure("ModelLoadError", reason))
+    return None
+
+
+def serve(channel: Channel, inbox: Inbox, engine: Engine) -> None:
+    """Step while there is work, wait for a message while there is none. Ends only by an exception:
+    EOFError when the gateway is gone, anything else when a step failed."""
+    while True:
+        refusals = []
+        for message in inbox.take_all(wait=not engine.has_work):
+            if isinstance(message, GenerateRequest):
+                try:
+                    engine.add(message)
+                except EmberdError as error:
+                    refusals.append(_refusal(message, error))
+            elif isinstance(message, Cancel):
+                engine.cancel(message.request_id)
+        step = _step(channel, engine)
+        if refusals or step.updates:
+            channel.send(replace(step, updates=(*refusals, *step.updates)))
+
+
+def _step(channel: Channel, engine: Engine) -> StepMessage:
+    try:
+        return engine.step()
+    except Exception as error:
+        channel.send(engine.fail(f"the model's worker failed: {type(error).__name__}: {error}"))
+        raise
+
+
+def _refusal(request: GenerateRequest, error: EmberdError) -> SequenceUpdate:
+    return SequenceUpdate(request.request_id, (), "error", error=error.message)
+
+
+def main(make_runner: MakeRunner = load_runner) -> int:
+    """Run a worker as the last two arguments say; returns the exit code."""
+    level, descriptor = map(int, sys.argv[-2:])
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+    # A terminal or a service manager signals every process of the daemon; only the daemon decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    channel = Channel(socket.socket(fileno=descriptor))
+    inbox = Inbox(channel)
+    try:
+        options = inbox.take()
+        assert isinstance(options, WorkerOptions)
+        runner = load(channel, options, make_runner)
+        if runner is None:
+            return 1
+        try:
+            serve(channel, inbox, Engine(runner))
+        finally:
+            runner.close()
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return 0
+    except Exception:
+        log.exception("the worker ends")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
