@@ -1,0 +1,87 @@
+"""Speed of an engine over a runner, without HTTP: prefill and decode tok/s for a number of streams.
+
+Shared by `emberd bench` and benchmarks/engine.py. Prompts are random token ids, sampling is greedy and runs
+to the full count. It does not judge what the model says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from .engine import Engine
+from .protocol import GenerateRequest, Runner, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """One measurement. Rates are tok/s over all streams together."""
+
+    streams: int
+    prompt_tokens: int  # a stream
+    new_tokens: int  # a stream
+    prefill_tok_s: float
+    decode_tok_s: float
+    step_ms: float  # mean of the decode steps
+    weight_gb_s: float  # weights read once a decode step, over its time
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is measured at each number of streams."""
+
+    streams: tuple[int, ...] = (1,)
+    prompt_tokens: int = 128
+    new_tokens: int = 64
+
+
+def measure(runner: Runner, vocab_size: int, workload: Workload, seed: int) -> Iterator[Speed]:
+    """One Speed for each number of streams, after a short run of the same shape that builds its plans."""
+    rng = np.random.default_rng(seed)
+    for streams in workload.streams:
+        prompts = rng.integers(0, vocab_size, (2, streams, workload.prompt_tokens))
+        _run(runner, prompts[0].tolist(), min(workload.new_tokens, 4))
+        yield _run(runner, prompts[1].tolist(), workload.new_tokens)
+
+
+def longest(runner: Runner, workload: Workload) -> int:
+    """Tokens of all streams together at the end, for comparison with the runner's KV slots."""
+    return max(workload.streams) * (workload.prompt_tokens + workload.new_tokens)
+
+
+def _run(runner: Runner, prompts: Iterable[list[int]], new_tokens: int) -> Speed:
+    """Prefill ends, and decode begins, with the step in which the last stream gets its first token."""
+    engine = Engine(runner)
+    params = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True)
+    waiting = set()
+    num_prompt_tokens = prompt_length = 0
+    for index, prompt in enumerate(prompts):
+        engine.add(GenerateRequest(str(index), tuple(prompt), params))
+        waiting.add(str(index))
+        prompt_length = len(prompt)
+        num_prompt_tokens += prompt_length
+    streams = len(waiting)
+    start = prefilled = time.perf_counter()
+    decoded = steps = 0
+    while engine.has_work:
+        message = engine.step()
+        if waiting:
+            waiting -= {update.request_id for update in message.updates}
+            prefilled = time.perf_counter()
+            continue
+        decoded += sum(len(update.token_ids) for update in message.updates)
+        steps += 1
+    seconds = time.perf_counter() - prefilled
+    rate = steps / seconds if steps else 0.0
+    return Speed(
+        streams=streams,
+        prompt_tokens=prompt_length,
+        new_tokens=new_tokens,
+        prefill_tok_s=round(num_prompt_tokens / (prefilled - start), 1),
+        decode_tok_s=round(decoded / seconds, 1) if decoded else 0.0,
+        step_ms=round(1000 / rate, 3) if rate else 0.0,
+        weight_gb_s=round(rate * runner.info().weight_bytes / 1e9, 2),
+    )

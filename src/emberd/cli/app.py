@@ -1,0 +1,99 @@
+"""The typer app: which commands there are, and how a domain error ends the process.
+
+An EmberdError is one line on stderr and exit code 1, never a traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from ..errors import EmberdError
+from .bench import bench
+from .chat import run
+from .devices import devices
+from .models import list_models, ps, show, stop
+from .serve import serve
+from .verify import verify
+
+app = typer.Typer(
+    name="emberd",
+    help="A local inference daemon: GGUF models on any GPU through WebGPU, served as OpenAI and "
+    "Ollama APIs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"emberd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    pass
+
+
+# In click, a line with \b alone keeps the line breaks of the paragraph after it.
+def _examples(*lines: str) -> str:
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+app.command(
+    epilog=_examples(
+        "emberd serve",
+        "emberd serve --model smollm2 --ctx 4096",
+        "emberd serve --device cpu --port 8080 --model ./my-model.gguf",
+    )
+)(serve)
+app.command(
+    epilog=_examples(
+        "emberd run smollm2",
+        'emberd run smollm2 "Why is the sky blue?"',
+        "emberd run smollm2 < question.txt",
+    )
+)(run)
+app.command("list", epilog=_examples("emberd list", "emberd list --json"))(list_models)
+app.command(epilog=_examples("emberd ps", "emberd ps --json"))(ps)
+app.command(
+    epilog=_examples(
+        "emberd show smollm2",
+        "emberd show ./my-model.gguf --json",
+        "emberd show smollm2 --template",
+    )
+)(show)
+app.command(epilog=_examples("emberd stop smollm2"))(stop)
+app.command(
+    epilog=_examples("emberd devices", "emberd devices --device gpu", "emberd devices --json")
+)(devices)
+app.command(
+    epilog=_examples("emberd verify smollm2", "emberd verify ./my-model.gguf --device llvmpipe")
+)(verify)
+app.command(
+    epilog=_examples(
+        "emberd bench smollm2",
+        "emberd bench smollm2 --streams 1,8,32 --prompt-tokens 512 --new-tokens 128",
+        "emberd bench ./my-model.gguf --device cpu --json",
+    )
+)(bench)
+
+
+def main() -> None:
+    try:
+        app()
+    except EmberdError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        raise SystemExit(1) from None

@@ -1,0 +1,166 @@
+"""The daemon's HTTP API as the commands use it, and a private daemon where none runs.
+
+Speaks the Ollama routes, as any other client would; knows no other way into the daemon.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import httpx
+
+from ..config import Config
+from ..errors import ConfigError, EmberdError, ModelLoadError
+
+_PROBE_SECONDS = 2.0
+_START_SECONDS = 600.0
+_STOP_SECONDS = 10.0
+
+
+class Daemon:
+    """A daemon that answers at `url`."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        # The daemon is on this machine or named by hand: proxies of the environment are not for it.
+        timeout = httpx.Timeout(None, connect=_PROBE_SECONDS)
+        self._http = httpx.Client(base_url=url, timeout=timeout, trust_env=False)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def answers(self) -> bool:
+        """Whether emberd, and not some other server, answers."""
+        try:
+            reply = self._http.get("/api/version", timeout=_PROBE_SECONDS)
+            return reply.status_code == 200 and "emberd" in reply.json()
+        except (httpx.HTTPError, ValueError, TypeError):
+            return False
+
+    def get(self, path: str) -> dict[str, Any]:
+        return self._json("GET", path, None)
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return self._json("POST", path, body)
+
+    def _json(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        try:
+            reply = self._http.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            raise self._lost(error) from error
+        _check(reply)
+        value: dict[str, Any] = reply.json()
+        return value
+
+    def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The reply's JSON lines as they come. Closing the iterator ends the request."""
+        try:
+            with self._http.stream("POST", path, json=body) as reply:
+                if reply.status_code >= 400:
+                    reply.read()
+                    _check(reply)
+                for line in reply.iter_lines():
+                    value = json.loads(line)
+                    if "error" in value:
+                        raise EmberdError(str(value["error"]))
+                    yield value
+        except httpx.HTTPError as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: Exception) -> EmberdError:
+        return EmberdError(f"the daemon at {self.url} cannot be reached: {error}")
+
+
+def _check(reply: httpx.Response) -> None:
+    if reply.status_code < 400:
+        return
+    try:
+        message = str(reply.json()["error"])
+    except (ValueError, KeyError, TypeError):
+        message = f"the daemon answered {reply.status_code}: {reply.text[:200]}"
+    raise EmberdError(message)
+
+
+@contextmanager
+def running_daemon(config: Config) -> Iterator[Daemon]:
+    """The daemon at the configured address. ConfigError when none answers."""
+    daemon = Daemon(config.url)
+    try:
+        if not daemon.answers():
+            raise ConfigError(
+                f"no emberd daemon answers at {config.url}; start one with: emberd serve"
+            )
+        yield daemon
+    finally:
+        daemon.close()
+
+
+@contextmanager
+def private_daemon(config: Config, model: str) -> Iterator[Daemon]:
+    """A daemon of this process's own on a free port, serving `model`; it ends with the block."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "emberd", "serve", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--model", model, "--device", config.device, "--keep-alive", "-1"]
+    with tempfile.TemporaryFile() as log, _exit_on_signals():
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C ends a reply, not the daemon
+        )
+        daemon = Daemon(f"http://127.0.0.1:{port}")
+        try:
+            deadline = time.monotonic() + _START_SECONDS
+            while not daemon.answers():
+                if process.poll() is not None:
+                    log.seek(0)
+                    raise ModelLoadError(_last_words(log.read().decode(errors="replace")))
+                if time.monotonic() > deadline:
+                    raise ModelLoadError(f"no daemon was ready within {_START_SECONDS:.0f} s")
+                time.sleep(0.05)
+            yield daemon
+        finally:
+            daemon.close()
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _last_words(log: str) -> str:
+    """The reason in a dead daemon's output: its `error:` line, else its last line."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    errors = [line.removeprefix("error:").strip() for line in lines if line.startswith("error:")]
+    return (errors or lines or ["the daemon ended without a word"])[-1]
+
+
+@contextmanager
+def _exit_on_signals() -> Iterator[None]:
+    """A closed terminal or a polite kill ends the block, so that the private daemon ends too."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    numbers = [signal.SIGTERM] + ([signal.SIGHUP] if os.name == "posix" else [])
+    before = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,186 @@
+"""Commands about models: list, ps, show, stop."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..config import Config
+from .client import Daemon, running_daemon
+from .local import local_store, model_path
+from .output import JsonOption, print_json, print_table, size_words, time_words
+from .settings import with_settings
+
+if TYPE_CHECKING:
+    from ..models.store import StoredModel
+
+ModelArgument = Annotated[str, typer.Argument(help="A model's name, or the path of a GGUF file.")]
+
+
+@with_settings("host", "port", "models_dir")
+def list_models(config: Config, json: JsonOption = False) -> None:
+    """List the models that can be served.
+
+    Asks the running daemon, which may know more files than the models folder holds; reads the folder when
+    none runs.
+    """
+    daemon = Daemon(config.url)
+    try:
+        if daemon.answers():
+            rows = [_from_tag(tag) for tag in daemon.get("/api/tags")["models"]]
+        else:
+            rows = [_from_store(model) for model in local_store(config).models()]
+    finally:
+        daemon.close()
+    if json:
+        print_json(rows)
+    elif rows:
+        print_table(
+            ("NAME", "ARCHITECTURE", "PARAMETERS", "TYPE", "SIZE", "MODIFIED"), _cells(rows)
+        )
+    else:
+        print(f"no models; put GGUF files into {config.models_dir}")
+
+
+def _from_tag(tag: dict[str, Any]) -> dict[str, Any]:
+    details = tag["details"]
+    return {
+        "name": tag["name"],
+        "architecture": details["family"],
+        "parameters": details["parameter_size"],
+        "type": details["quantization_level"],
+        "size": tag["size"],
+        "modified": tag["modified_at"],
+        "digest": tag["digest"],
+    }
+
+
+def _from_store(model: StoredModel) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "architecture": model.facts.architecture,
+        "parameters": model.facts.parameter_size,
+        "type": model.facts.quantization,
+        "size": model.size,
+        "modified": model.modified.isoformat(),
+        "digest": model.facts.digest,
+    }
+
+
+def _cells(rows: Iterable[dict[str, Any]]) -> Iterable[tuple[str, ...]]:
+    for row in rows:
+        yield (
+            row["name"],
+            row["architecture"],
+            row["parameters"],
+            row["type"],
+            size_words(row["size"]),
+            time_words(_moment(row["modified"])),
+        )
+
+
+def _moment(text: str) -> datetime:
+    """RFC 3339 as the daemon writes it; Python 3.10 reads neither Z nor nanoseconds."""
+    text = text.replace("Z", "+00:00")
+    head, dot, tail = text.partition(".")
+    if dot:
+        digits = len(tail) - len(tail.lstrip("0123456789"))
+        text = f"{head}.{tail[:digits][:6].ljust(6, '0')}{tail[digits:]}"
+    return datetime.fromisoformat(text)
+
+
+@with_settings("host", "port")
+def ps(config: Config, json: JsonOption = False) -> None:
+    """List the models that are loaded, and until when."""
+    with running_daemon(config) as daemon:
+        loaded = daemon.get("/api/ps")["models"]
+    if json:
+        print_json(loaded)
+        return
+    rows = [
+        (
+            model["name"],
+            size_words(model["size"]),
+            "cpu" if not model["size_vram"] else "gpu",
+            model["context_length"],
+            time_words(_moment(model["expires_at"])),
+        )
+        for model in loaded
+    ]
+    if rows:
+        print_table(("NAME", "MEMORY", "DEVICE", "CONTEXT", "UNLOADED"), rows)
+    else:
+        print("no model is loaded")
+
+
+@with_settings("models_dir")
+def show(
+    config: Config,
+    model: ModelArgument,
+    json: JsonOption = False,
+    template: Annotated[bool, typer.Option("--template", help="Print the chat template.")] = False,
+) -> None:
+    """Show what a model file holds: architecture, sizes, tensor types, metadata."""
+    from ..gguf.spec import describe, open_model
+
+    path = model_path(config, model)
+    opened = open_model(path)
+    try:
+        metadata = {
+            key: value
+            for key, value in opened.file.metadata.items()
+            if isinstance(value, (str, int, float, bool))
+        }
+        types = Counter(info.type.name for info in opened.file.tensors.values())
+        spec, size, described = opened.spec, opened.file.size, describe(opened)
+    finally:
+        opened.close()
+    chat_template = str(metadata.pop("tokenizer.chat_template", ""))
+    if template:
+        print(chat_template)
+        return
+    facts: dict[str, Any] = {
+        "path": str(path),
+        "size": size,
+        "name": spec.name,
+        "architecture": spec.architecture,
+        "parameters": described.num_parameters,
+        "type": described.quantization,
+        "tensor types": dict(types),
+        "context length": spec.context_length,
+        "layers": spec.num_layers,
+        "hidden size": spec.hidden_size,
+        "ffn size": spec.ffn_size,
+        "heads": spec.num_heads,
+        "kv heads": spec.num_kv_heads,
+        "head dim": spec.head_dim,
+        "vocabulary": spec.vocab_size,
+        "chat template": bool(chat_template),
+    }
+    if json:
+        facts = {key.replace(" ", "_"): value for key, value in facts.items()}
+        print_json(facts | {"chat_template": chat_template, "metadata": metadata})
+        return
+    facts["size"] = size_words(size)
+    facts["tensor types"] = ", ".join(f"{name} ×{count}" for name, count in types.items())
+    facts["chat template"] = "yes" if chat_template else "no"
+    for key, value in facts.items():
+        print(f"{key:<15} {value}")
+
+
+@with_settings("host", "port")
+def stop(config: Config, model: Annotated[str, typer.Argument(help="A model's name.")]) -> None:
+    """Unload a model from the running daemon; its memory is free at once."""
+    from ..models.names import name_key
+
+    with running_daemon(config) as daemon:
+        loaded = [item["name"] for item in daemon.get("/api/ps")["models"]]
+        daemon.post("/api/generate", {"model": model, "keep_alive": 0, "stream": False})
+    if name_key(model) not in {name_key(name) for name in loaded}:
+        print(f"{model} was not loaded")
+    else:
+        print(f"{model} is unloaded")

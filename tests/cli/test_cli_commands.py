@@ -1,0 +1,298 @@
+"""Commands as a person types them: help, tables, JSON, errors in one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_harness import Emberd, ScriptedDaemon
+
+from emberd import __version__
+from emberd.cli.app import app
+from emberd.cli.models import _moment
+from emberd.cli.output import size_words, time_words
+from emberd.cli.settings import flag_of
+from emberd.config import settings
+from tiny_gguf import chain_model, random_model
+
+COMMANDS = sorted(
+    command.name or command.callback.__name__  # type: ignore[union-attr]
+    for command in app.registered_commands
+)
+TAG = {
+    "name": "tiny:latest",
+    "model": "tiny:latest",
+    "size": 98_362_432,
+    "modified_at": "2026-01-02T03:04:05.123456789Z",
+    "digest": "a" * 64,
+    "details": {"family": "llama", "parameter_size": "135M", "quantization_level": "Q4_1"},
+}
+CHAT_LINES = [
+    {"message": {"role": "assistant", "content": "Par"}, "done": False},
+    {"message": {"role": "assistant", "content": "is"}, "done": False},
+    {
+        "message": {"role": "assistant", "content": ""},
+        "done": True,
+        "done_reason": "stop",
+        "prompt_eval_count": 10,
+        "prompt_eval_duration": 100_000_000,
+        "eval_count": 4,
+        "eval_duration": 200_000_000,
+    },
+]
+
+
+@pytest.fixture
+def models_dir(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"  # where conftest points EMBERD_MODELS_DIR
+    folder.mkdir()
+    return folder
+
+
+def assert_one_clear_line(result: Any, *words: str) -> None:
+    assert result.code == 1
+    assert result.err.startswith("error: ") and result.err.count("\n") == 1, result.err
+    for word in words:
+        assert word in result.err
+
+
+def test_commands_are_those_of_the_issue() -> None:
+    assert COMMANDS == sorted(
+        ["serve", "run", "list", "ps", "show", "stop", "devices", "verify", "bench"]
+    )
+
+
+def test_version(emberd_cli: Emberd) -> None:
+    assert emberd_cli("--version").out == f"emberd {__version__}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_says_what_and_shows_examples(emberd_cli: Emberd, command: str) -> None:
+    result = emberd_cli(command, "--help")
+    assert result.code == 0
+    assert "Examples:" in result.out and f"emberd {command}" in result.out
+
+
+def test_serve_takes_every_setting_as_a_flag_and_names_its_variable(emberd_cli: Emberd) -> None:
+    text = " ".join(emberd_cli("serve", "--help").out.split())
+    for setting in settings():
+        assert f"{flag_of(setting)} " in text
+        assert f"[{setting.env}; default:" in text
+
+
+def test_unknown_flag_is_a_usage_error(emberd_cli: Emberd) -> None:
+    assert emberd_cli("list", "--nonsense").code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("show", "nothing"), ("nothing", "not found")),
+        (("show", "/nowhere/x.gguf"), ("/nowhere/x.gguf", "no such file")),
+        (("ps",), ("no emberd daemon", "emberd serve")),
+        (("stop", "x"), ("no emberd daemon",)),
+        (("serve", "--port", "many"), ("--port", "many")),
+        (("serve", "--model", "/nowhere/x.gguf"), ("/nowhere/x.gguf",)),
+        (("bench", "x", "--streams", "1,,2"), ("--streams", "1,,2")),
+        (("verify", "x", "--device", "cpu"), ("reference",)),
+        (("devices", "--device", "no-such-adapter"), ("no-such-adapter",)),
+    ],
+)
+def test_domain_errors_are_one_line_and_exit_code_1(
+    emberd_cli: Emberd, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    assert_one_clear_line(emberd_cli(*arguments), *words)
+
+
+def test_bad_variable_is_named(emberd_cli: Emberd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBERD_KV_MEMORY", "lots")
+    assert_one_clear_line(emberd_cli("serve"), "EMBERD_KV_MEMORY", "lots")
+
+
+def test_list_reads_the_folder_where_no_daemon_runs(emberd_cli: Emberd, models_dir: Path) -> None:
+    assert "no models" in emberd_cli("list").out
+    chain_model(models_dir / "tiny.gguf", {})
+    (models_dir / "pair").mkdir()
+    random_model(models_dir / "pair" / "q8.gguf")
+    (models_dir / "broken.gguf").write_bytes(b"GGUF")
+    rows = emberd_cli("list", "--json").json
+    assert {row["name"] for row in rows} == {"tiny:latest", "pair:q8"}
+    assert set(rows[0]) == {
+        "name",
+        "architecture",
+        "parameters",
+        "type",
+        "size",
+        "modified",
+        "digest",
+    }
+    assert "pair:q8" in emberd_cli("list").out
+
+
+def test_list_asks_a_running_daemon(emberd_cli: Emberd, scripted_daemon: ScriptedDaemon) -> None:
+    scripted_daemon.gets["/api/tags"] = {"models": [TAG]}
+    lines = emberd_cli("list").out.splitlines()
+    assert lines[0].split() == ["NAME", "ARCHITECTURE", "PARAMETERS", "TYPE", "SIZE", "MODIFIED"]
+    assert lines[1].split()[:6] == ["tiny:latest", "llama", "135M", "Q4_1", "98.4", "MB"]
+    assert emberd_cli("list", "--json").json[0]["name"] == "tiny:latest"
+
+
+def test_another_server_on_the_port_is_not_taken_for_emberd(
+    emberd_cli: Emberd, scripted_daemon: ScriptedDaemon
+) -> None:
+    scripted_daemon.gets["/api/version"] = {"version": "0.12.0"}
+    assert_one_clear_line(emberd_cli("ps"), "no emberd daemon")
+
+
+def test_ps(emberd_cli: Emberd, scripted_daemon: ScriptedDaemon) -> None:
+    scripted_daemon.gets["/api/ps"] = {"models": []}
+    assert emberd_cli("ps").out == "no model is loaded\n"
+    loaded = TAG | {
+        "size_vram": 0,
+        "context_length": 4096,
+        "expires_at": (datetime.now(timezone.utc) + timedelta(minutes=4, seconds=30)).isoformat(),
+    }
+    scripted_daemon.gets["/api/ps"] = {"models": [loaded]}
+    assert emberd_cli("ps").out.splitlines()[1].split() == (
+        "tiny:latest 98.4 MB cpu 4096 in 4 minutes".split()
+    )
+    assert emberd_cli("ps", "--json").json == [loaded]
+
+
+def test_stop_unloads_by_keep_alive_0(emberd_cli: Emberd, scripted_daemon: ScriptedDaemon) -> None:
+    scripted_daemon.gets["/api/ps"] = {"models": [TAG]}
+    scripted_daemon.posts["/api/generate"] = (200, [{"done": True, "done_reason": "unload"}])
+    assert emberd_cli("stop", "tiny").out == "tiny is unloaded\n"
+    assert scripted_daemon.asked == [
+        ("/api/generate", {"model": "tiny", "keep_alive": 0, "stream": False})
+    ]
+    assert emberd_cli("stop", "other").out == "other was not loaded\n"
+    scripted_daemon.posts["/api/generate"] = (404, [{"error": "model 'x' not found"}])
+    assert_one_clear_line(emberd_cli("stop", "x"), "model 'x' not found")
+
+
+def test_show_a_file_and_a_name(emberd_cli: Emberd, models_dir: Path) -> None:
+    path = random_model(models_dir / "tiny.gguf", architecture="qwen3")
+    facts = emberd_cli("show", "tiny", "--json").json
+    assert (facts["architecture"], facts["layers"]) == ("qwen3", 2)
+    assert facts["metadata"]["general.architecture"] == "qwen3"
+    assert facts["size"] == path.stat().st_size
+    assert "architecture    qwen3" in emberd_cli("show", str(path)).out
+    assert emberd_cli("show", "tiny", "--template").out.strip() == facts["chat_template"]
+
+
+def test_show_refuses_a_damaged_file(emberd_cli: Emberd, models_dir: Path) -> None:
+    (models_dir / "broken.gguf").write_bytes(b"GGUF")
+    assert_one_clear_line(emberd_cli("show", "broken"), "broken.gguf")
+
+
+def test_run_streams_one_answer_from_the_running_daemon(
+    emberd_cli: Emberd, scripted_daemon: ScriptedDaemon
+) -> None:
+    scripted_daemon.posts["/api/chat"] = (200, CHAT_LINES)
+    arguments = ("run", "tiny", "Capital?", "--system", "Be brief.", "--temperature", "0")
+    result = emberd_cli(*arguments, "--max-tokens", "9", "--seed", "3", "--verbose")
+    assert result.out == "Paris\n"
+    assert "4 completion tokens, decode 20.0 tok/s, stop" in result.err.replace("\n", " ")
+    path, body = scripted_daemon.asked[0]
+    assert path == "/api/chat" and body["stream"] is True
+    assert body["options"] == {"temperature": 0, "seed": 3, "num_predict": 9}
+    assert [message["role"] for message in body["messages"]] == ["system", "user"]
+
+
+def test_run_reads_standard_input_and_prints_json(
+    emberd_cli: Emberd, scripted_daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted_daemon.posts["/api/chat"] = (200, CHAT_LINES)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Capital?\n"))
+    answer = emberd_cli("run", "tiny", "--json").json
+    assert answer["text"] == "Paris" and answer["decode_tok_s"] == 20.0
+    assert scripted_daemon.asked[0][1]["messages"][0]["content"] == "Capital?"
+
+
+def test_run_raw_uses_no_template(emberd_cli: Emberd, scripted_daemon: ScriptedDaemon) -> None:
+    scripted_daemon.posts["/api/generate"] = (200, [{"response": "x", "done": True}])
+    assert emberd_cli("run", "tiny", "ab", "--raw").out == "x\n"
+    assert scripted_daemon.asked[0][1]["raw"] is True
+
+
+def test_run_tells_the_daemons_error(emberd_cli: Emberd, scripted_daemon: ScriptedDaemon) -> None:
+    scripted_daemon.posts["/api/chat"] = (404, [{"error": "model 'x' not found"}])
+    assert_one_clear_line(emberd_cli("run", "x", "hi"), "model 'x' not found")
+    scripted_daemon.posts["/api/chat"] = (200, [CHAT_LINES[0], {"error": "the worker died"}])
+    result = emberd_cli("run", "tiny", "hi")
+    assert (result.code, result.out) == (1, "Par")
+    assert result.err.strip() == "error: the worker died"
+
+
+def test_a_chat_keeps_what_was_said(
+    emberd_cli: Emberd, scripted_daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    typed = 'Hello\n"""two\nlines"""\n/clear\n/?\nAgain\n/bye\n'
+    scripted_daemon.posts["/api/chat"] = (200, CHAT_LINES)
+    monkeypatch.setattr(sys, "stdin", Terminal(typed))
+    assert emberd_cli("run", "tiny").code == 0
+    said = [
+        [message["content"] for message in body["messages"]] for _, body in scripted_daemon.asked
+    ]
+    assert said == [["Hello"], ["Hello", "Paris", "two\nlines"], ["Again"]]
+
+
+def test_devices_json_says_what_would_be_chosen(emberd_cli: Emberd) -> None:
+    answer = emberd_cli("devices", "--device", "cpu", "--json").json
+    assert answer["choice"]["chosen"] == "cpu" and answer["choice"]["reason"]
+    assert isinstance(answer["adapters"], list)
+
+
+def test_bench_ends_in_one_json_line(emberd_cli: Emberd, tmp_path: Path) -> None:
+    path = random_model(tmp_path / "tiny.gguf")
+    arguments = ("--device", "cpu", "--prompt-tokens", "5", "--new-tokens", "3")
+    result = emberd_cli("bench", str(path), "--streams", "1,3", *arguments)
+    assert result.code == 0, result.err
+    facts = json.loads(result.out.splitlines()[-1])
+    assert [row["streams"] for row in facts["results"]] == [1, 3]
+    assert all(row["prefill_tok_s"] > 0 and row["decode_tok_s"] > 0 for row in facts["results"])
+    assert emberd_cli("bench", str(path), "--json", *arguments).json["model"] == "tiny.gguf"
+
+
+def test_bench_says_when_the_streams_do_not_fit(emberd_cli: Emberd, tmp_path: Path) -> None:
+    path = random_model(tmp_path / "tiny.gguf")
+    sizes = ("--streams", "64", "--prompt-tokens", "60", "--new-tokens", "4")
+    result = emberd_cli("bench", str(path), "--device", "cpu", "--kv-memory", "256K", *sizes)
+    assert_one_clear_line(result, "--kv-memory", "4096")
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "words"), [(0, "0 B"), (999, "999 B"), (98_362_432, "98.4 MB"), (2e12, "2.0 TB")]
+)
+def test_size_words(nbytes: float, words: str) -> None:
+    assert size_words(nbytes) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.4, "now"),
+        (-1, "1 second ago"),
+        (-200, "3 minutes ago"),
+        (3600, "in 1 hour"),
+        (4e9, "never"),
+    ],
+)
+def test_time_words(seconds: float, words: str) -> None:
+    now = datetime.now(timezone.utc)
+    assert time_words(now + timedelta(seconds=seconds), now) == words
+
+
+def test_moments_with_nanoseconds_are_read() -> None:
+    assert _moment("2026-01-02T03:04:05.123456789Z").microsecond == 123456
+    assert _moment("2026-01-02T03:04:05+02:00").utcoffset() == timedelta(hours=2)
