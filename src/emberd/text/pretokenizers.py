@@ -1,0 +1,113 @@
+"""How byte-level BPE models cut text into words before merging: `tokenizer.ggml.pre` to expressions.
+
+The expressions are those that llama.cpp applies, one after the other, each to the pieces that the former
+left; what no expression matches stays a piece too. Knows nothing of vocabularies.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+def _ranges(text: str) -> str:
+    """Code points and ranges of them in hexadecimal, as the inside of a character class."""
+    return re.sub("[0-9A-F]+", lambda match: rf"\x{{{match[0]}}}", text).replace(" ", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Pretokenizer:
+    """`ignore_merges`: a word that is a token as it stands is taken whole, whatever the merges say."""
+
+    patterns: tuple[str, ...]
+    ignore_merges: bool = False
+    add_bos: bool = False  # unless the metadata says otherwise
+
+
+_CONTRACTION = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_NEWLINES_AND_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_PUNCTUATED = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_NEWLINES_AND_SPACES}"
+)
+_CASED_WORD = (
+    r"[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))*((?=[\p{L}])([^A-Z]))+%s"
+    r"|[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))+((?=[\p{L}])([^A-Z]))*%s"
+)
+# Letters with case of the scripts that have it, as the model makers list them.
+_CASED_LETTERS = _ranges(
+    "0041-005A 0061-007A 00B5 00C0-00D6 00D8-00F6 00F8-01BA 01BC-01BF 01C4-0293 0295-02AF "
+    "0370-0373 0376 0377 037B-037D 037F 0386 0388-038A 038C 038E-03A1 03A3-03F5 03F7-0481 "
+    "048A-052F 0531-0556 10A0-10C5 13A0-13F5 13F8-13FD 1C90-1CBA 1CBD-1CBF 1D00-1D2B "
+    "1D6B-1D77 1D79-1D9A 1E00-1F15 1F18-1F1D 1F20-1F45 1F48-1F4D 1F50-1F57 1F59 1F5B 1F5D "
+    "1F5F-1F7D 1F80-1FB4 1FB6-1FBC 1FBE 1FC2-1FC4 1FC6-1FCC 1FD0-1FD3 1FD6-1FDB 1FE0-1FEC "
+    "1FF2-1FF4 1FF6-1FFC 2102 2107 210A-2113 2115 2119-211D 2124 2126 2128 212A-212D "
+    "212F-2134 2139 213C-213F 2145-2149 214E 2183 2184 2C00-2C7B 2C7E-2CE4 2CEB-2CEE 2CF2 "
+    "2CF3 A640-A66D A680-A69B A722-A76F A771-A787 A78B-A78E AB70-ABBF FB00-FB06 FB13-FB17 "
+    "FF21-FF3A FF41-FF5A 10400-1044F 104B0-104D3 104D8-104FB 10C80-10CB2 10CC0-10CF2 "
+    "118A0-118DF 1E900-1E943"
+)
+
+
+_CJK = _ranges("4E00-9FA5 0800-4E00 AC00-D7FF")
+_HAN_AND_KANA = _ranges("4E00-9FA5 3040-309F 30A0-30FF")
+_WIDE_PUNCTUATION = _ranges("FF01-FF0F FF1A-FF5E 2018-201F 3000-3002")
+
+
+def _words(number: str, symbols_end: str = r"[\r\n]*") -> str:
+    """The family of Llama 3 and Qwen 2, which differ in how many digits make a number."""
+    return (
+        rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{number}"
+        rf"| ?[^\s\p{{L}}\p{{N}}]+{symbols_end}|{_NEWLINES_AND_SPACES}"
+    )
+
+
+def _cased_words(contraction: str, number: str) -> str:
+    """The family of GPT-4o and Tekken, which cut where lower case turns to upper case."""
+    word = _CASED_WORD % (contraction, contraction)
+    return rf"{word}|{number}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_NEWLINES_AND_SPACES}"
+
+
+_LLAMA3 = Pretokenizer((_words(r"\p{N}{1,3}"),), ignore_merges=True, add_bos=True)
+_LLAMA3_MERGED = Pretokenizer((_words(r"\p{N}{1,3}"),))
+_QWEN2 = Pretokenizer((_words(r"\p{N}"),))
+_SINGLE_DIGITS = Pretokenizer((r"\p{N}", _GPT2))
+_GPT2_PRE = Pretokenizer((_GPT2,))
+_GPT4O = Pretokenizer((_cased_words(f"{_CONTRACTION}?", r"\p{N}{1,3}"),))
+_DEEPSEEK3 = Pretokenizer((r"\p{N}{1,3}", f"[{_HAN_AND_KANA}]+", _PUNCTUATED))
+
+PRETOKENIZERS: dict[str, Pretokenizer] = {
+    "default": Pretokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
+    "falcon": Pretokenizer((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")),
+    "deepseek-llm": Pretokenizer(
+        (
+            "[\r\n]",
+            rf"\s?[{_CASED_LETTERS}]+",
+            rf"\s?[!-/:-~{_WIDE_PUNCTUATION}]+",
+            r"\s+$",
+            f"[{_CJK}]+",
+            r"\p{N}+",
+        )
+    ),
+    "deepseek-coder": Pretokenizer(("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", f"[{_CJK}]+", r"\p{N}")),
+    "tekken": Pretokenizer((_cased_words("", r"\p{N}"),), ignore_merges=True, add_bos=True),
+    **dict.fromkeys(
+        ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
+        _LLAMA3,
+    ),
+    **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), _LLAMA3_MERGED),
+    **dict.fromkeys(
+        ("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan"), _QWEN2
+    ),
+    **dict.fromkeys(
+        ("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"),
+        _SINGLE_DIGITS,
+    ),
+    **dict.fromkeys(
+        ("gpt-2", "phi-2", "gigachat", "mellum", "mpt", "olmo", "jais", "trillion", "exaone4"),
+        _GPT2_PRE,
+    ),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), _GPT4O),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), _DEEPSEEK3),
+}

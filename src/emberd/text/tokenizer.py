@@ -1,0 +1,145 @@
+"""Text to token ids and back, for byte-level BPE and SPM vocabularies as GGUF files hold them.
+
+The ids are those of llama.cpp, with its habits. Knows nothing of templates, streams or the worker.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from .bpe import BytePairEncoder, spelled_bytes
+from .special import SpecialTokens
+from .spm import ScoredEncoder, piece_bytes
+from .vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary
+
+_BYTE_TOKEN = re.compile("<0x[0-9A-Fa-f]{2}>")
+
+
+class Tokenizer:
+    """One model's tokenizer. Safe to use from several threads.
+
+    `stop_ids` end a reply: end of text, of turn and of message, by metadata and by well-known names.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._spm = vocabulary.model == "llama"
+        self._encoder = (ScoredEncoder if self._spm else BytePairEncoder)(vocabulary)
+        self._special = SpecialTokens(
+            always=self._of_type(USER_DEFINED), control=self._of_type(CONTROL, UNKNOWN)
+        )
+        self.vocab_size = len(vocabulary.tokens)
+        self.bos_id = vocabulary.bos_id
+        self.eos_id = vocabulary.eos_id
+        self.eot_id = vocabulary.eot_id
+        self.unk_id = vocabulary.unk_id
+        self.stop_ids = vocabulary.stop_ids
+        self.add_bos = vocabulary.add_bos
+        self.add_eos = vocabulary.add_eos
+        self.add_space_prefix = vocabulary.add_space_prefix
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> Tokenizer:
+        """From the `tokenizer.*` keys of a GGUF file.
+
+        Raises `ModelFileError` where they are missing, inconsistent or name a pre-tokenizer that is not
+        known, `NotSupportedError` for other kinds of tokenizer.
+        """
+        return cls(Vocabulary.from_metadata(metadata))
+
+    def encode(
+        self,
+        text: str,
+        *,
+        add_special: bool,
+        parse_special: bool,
+        protected: Collection[int] = (),
+    ) -> list[int]:
+        """Ids of `text`. `add_special` puts BOS and EOS where the model wants them; `parse_special` reads
+        control tokens' names as those tokens, except where they cover an index in `protected`.
+        Half a surrogate pair counts as U+FFFD.
+        """
+        vocabulary = self._vocabulary
+        ids: list[int] = []
+        if add_special and vocabulary.add_bos and vocabulary.bos_id is not None:
+            ids.append(vocabulary.bos_id)
+        after_special = True
+        parts = self._special.split(
+            _without_surrogates(text), control=parse_special, protected=protected
+        )
+        for part in parts:
+            if isinstance(part, int):
+                ids.append(part)
+                after_special = True
+            else:
+                prefix = " " if after_special and vocabulary.add_space_prefix else ""
+                ids += self._encoder.encode(prefix + part)
+                after_special = False
+        if add_special and vocabulary.add_eos and vocabulary.eos_id is not None:
+            ids.append(vocabulary.eos_id)
+        return ids
+
+    def encode_prompt(self, text: str, protected: Collection[int] = ()) -> list[int]:
+        """Ids of a whole prompt to be continued: control tokens are read, and BOS, where the model wants
+        it, is there once whether `text` begins with it or not. Never an EOS at the end."""
+        ids = self.encode(text, add_special=False, parse_special=True, protected=protected)
+        if self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
+            return [self.bos_id, *ids]
+        return ids
+
+    def decode(self, ids: Iterable[int], *, show_special: bool = False) -> str:
+        """The text of a whole sequence: without control tokens unless shown, and without the space that
+        encoding put in front. Bytes that are no UTF-8 become U+FFFD."""
+        pieces = [
+            self.token_text(i).encode("utf-8", "surrogateescape")
+            if show_special and self.is_control(i)
+            else self.token_bytes(i)
+            for i in ids
+        ]
+        data = b"".join(pieces)
+        if self.add_space_prefix and data.startswith(b" "):
+            data = data[1:]
+        return data.decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token adds to a text; none for control, unknown and unused tokens and for ids
+        outside the vocabulary (models pad their embeddings)."""
+        if not 0 <= token_id < self.vocab_size:
+            return b""
+        token, kind = self._vocabulary.tokens[token_id], self._vocabulary.types[token_id]
+        if kind == USER_DEFINED:
+            return token.encode("utf-8", "surrogateescape")
+        if kind == BYTE:
+            return piece_bytes(token, BYTE) if _BYTE_TOKEN.fullmatch(token) else b""
+        if kind == NORMAL:
+            return piece_bytes(token, NORMAL) if self._spm else spelled_bytes(token)
+        return b""
+
+    def token_text(self, token_id: int) -> str:
+        """The vocabulary's own spelling of a token, "" outside the vocabulary."""
+        return self._vocabulary.tokens[token_id] if 0 <= token_id < self.vocab_size else ""
+
+    def is_control(self, token_id: int) -> bool:
+        """Whether a token is for the model only, never part of a text."""
+        return 0 <= token_id < self.vocab_size and self._vocabulary.types[token_id] in (
+            CONTROL,
+            UNKNOWN,
+        )
+
+    def control_texts(self) -> list[str]:
+        """The names of all control tokens, which text from outside must not turn into ids."""
+        return [token for _, token in self._of_type(CONTROL, UNKNOWN)]
+
+    def _of_type(self, *kinds: int) -> list[tuple[int, str]]:
+        types = enumerate(self._vocabulary.types)
+        return [(i, self._vocabulary.tokens[i]) for i, kind in types if kind in kinds]
+
+
+def _without_surrogates(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "".join("\ufffd" if 0xD800 <= ord(c) < 0xE000 else c for c in text)
+    return text
