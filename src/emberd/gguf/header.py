@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -29,7 +28,7 @@ MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 16
 MAX_KEY_BYTES = 1 << 16
 MAX_NAME_BYTES = 128
-MAX_STRING_BYTES = 1 << 24
+MAX_STRING_BYTES = 1 << 25
 MAX_STRINGS = 1 << 21  # in all arrays of a file together; each becomes a Python object
 MAX_INNER_ARRAYS = 1 << 12
 MAX_ARRAY_DEPTH = 4
@@ -84,10 +83,6 @@ class Header:
         self._file_name = file_name
         self._num_strings = 0
         self._num_inner_arrays = 0
-        self._readers: dict[GGUFValueType, Callable[[str], Any]] = {
-            _STRING: lambda where: self._string(where, MAX_STRING_BYTES).decode("utf-8", "replace"),
-            _ARRAY: lambda where: self._array(where, depth=1),
-        }
 
         self.version = self._preamble()
         num_tensors = self._count("tensor count", MAX_TENSORS, _MIN_TENSOR_RECORD)
@@ -181,8 +176,14 @@ class Header:
         if key in self.metadata:
             raise self._refuse(f"{where} appears twice")
         value_type = self._value_type(where)
-        reader = self._readers.get(value_type)
-        self.metadata[key] = reader(where) if reader else self._scalar(value_type, where)
+        value: Any
+        if value_type is _STRING:
+            value = self._string(where, MAX_STRING_BYTES).decode("utf-8", "replace")
+        elif value_type is _ARRAY:
+            value = self._array(where, depth=1)
+        else:
+            value = self._numbers(value_type, 1, where)[0].item()
+        self.metadata[key] = value
 
     def _value_type(self, where: str) -> GGUFValueType:
         code = self._u32(f"type of {where}")
@@ -190,11 +191,6 @@ class Header:
             return GGUFValueType(code)
         except ValueError:
             raise self._refuse(f"{where} has the unknown value type {code}") from None
-
-    def _scalar(self, value_type: GGUFValueType, where: str) -> int | float | bool:
-        numbers = self._numbers(value_type, 1, where)
-        scalar: int | float | bool = numbers[0].item()
-        return scalar
 
     def _numbers(self, value_type: GGUFValueType, count: int, where: str) -> NDArray[Any]:
         dtype = _DTYPES[value_type]
