@@ -18,7 +18,7 @@ from ..errors import ModelFileError
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
-_CHUNK_WEIGHTS = 1 << 18  # decoded at a time, so that temporaries stay in the cache
+_CHUNK_WEIGHTS = 1 << 17  # decoded at a time, so that temporaries stay in the cache
 
 
 @dataclass(frozen=True, slots=True)
