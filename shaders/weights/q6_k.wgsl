@@ -1,0 +1,30 @@
+// Q6_K by planes: quants 13 x 16 bytes for 256 columns (8 of low nibbles, 4 of top bits, 1 of int8 scales), one f16
+// scale. weight = d * sc * (q - 32)
+//
+// Six bits moved to the top of their byte with the top bit flipped are 4 * (q - 32) as a signed byte.
+#include "include/unit.wgsl"
+#include "include/scales_plane.wgsl"
+const SPLIT_HALVES = true;
+const HAS_MINIMUM = false;
+const SCALE_GROUP = 16u;
+@group(0) @binding(0) var<storage, read> quants: array<vec4<u32>>;
+
+// Unit k of 8 lies in the 128 columns k / 4: low nibbles are chunk k & 3 of them, high nibbles 4 chunks later.
+fn unit_chunks(u: u32) -> vec2<u32> {
+  let first = (u >> 2u) * 8u + (u & 3u);
+  return vec2<u32>(first, first + 4u);
+}
+
+fn load_unit(row: u32, u: u32) -> Unit {
+  let block = (row * params.units + u) >> 3u;
+  let k = u & 7u;
+  let low = quants[block * 13u + k];
+  let top = quants[block * 13u + 8u + (k >> 2u) * 2u + (k & 1u)] >> vec4<u32>(k & 2u);
+  let flip = vec4<u32>(0x80808080u);
+  let lo = ((low & vec4<u32>(0x0f0f0f0fu)) << vec4<u32>(2u)) | ((top & vec4<u32>(0x03030303u)) << vec4<u32>(6u));
+  let hi = ((low >> vec4<u32>(2u)) & vec4<u32>(0x3c3c3c3cu)) | ((top << vec4<u32>(2u)) & vec4<u32>(0xc0c0c0c0u));
+  let all = quants[block * 13u + 12u];
+  let pair = select(all.xy, all.zw, k >= 4u) >> vec2<u32>((k & 3u) * 8u);
+  let sc = vec2<f32>(vec2<i32>(pair << vec2<u32>(24u)) >> vec2<u32>(24u));
+  return Unit(lo ^ flip, hi ^ flip, plane_scale(block) * 0.25 * sc, vec2<f32>());
+}

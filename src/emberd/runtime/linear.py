@@ -1,0 +1,306 @@
+"""Ops around weight matrices: quantizing activations, matrix products, embedding rows.
+
+Each op checks shapes and returns the dispatches of its kernels. Which kernel and tile serves a product is
+read from one LinearTable. Knows tensors and weight types; no layer, no model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gguf import GGMLQuantizationType as GGMLType
+
+from .device import Device, Tensor
+from .kernel import Dispatch, Kernels
+from .weights import WeightMatrix
+
+FLOAT_TYPES = {GGMLType.F32: "f32", GGMLType.F16: "f16", GGMLType.BF16: "bf16"}
+"""Types whose products take float activations, and their `shaders/weights/` file."""
+
+QUANT_TYPES = {
+    kind: kind.name.lower()
+    for kind in (
+        GGMLType.Q4_0,
+        GGMLType.Q4_1,
+        GGMLType.Q5_0,
+        GGMLType.Q5_1,
+        GGMLType.Q8_0,
+        GGMLType.Q4_K,
+        GGMLType.Q5_K,
+        GGMLType.Q6_K,
+    )
+}
+"""Types whose products take int8 activations, and their `shaders/weights/` file."""
+
+QUANT_RUN = 32
+"""Activations share one scale in runs of this many values."""
+
+
+_RUN_LANES = 64
+"""Lanes a workgroup of the kernels whose lanes take one run or one unit each."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedActivations:
+    """int8 activations (rows, width): a scale for every 32 values, and sums for weights with a minimum."""
+
+    q: Tensor  # u32 (rows, width / 4): four int8 a word
+    scales: Tensor  # f32 (rows, width / 16, 2): for each 16 values (scale, scale * their sum)
+
+    @property
+    def width(self) -> int:
+        return self.q.shape[1] * 4
+
+
+def activations(device: Device, rows: int, width: int) -> QuantizedActivations:
+    """Room for int8 activations of `rows` tokens, `width` a multiple of 32."""
+    assert width % QUANT_RUN == 0, width
+    return QuantizedActivations(
+        device.empty((rows, width // 4), "u32", "activations"),
+        device.empty((rows, width // 16, 2), "f32", "activation scales"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MatvecTile:
+    """`lanes` lanes share `rows` weight rows; `workgroup` lanes a workgroup."""
+
+    lanes: int
+    rows: int
+    workgroup: int
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulTile:
+    """A workgroup makes `tokens` x `rows` outputs, a lane `lane_tokens` x 4 of them."""
+
+    tokens: int
+    rows: int
+    lane_tokens: int
+
+    @property
+    def workgroup(self) -> int:
+        return self.tokens // self.lane_tokens * self.rows // 4
+
+
+@dataclass(frozen=True, slots=True)
+class LinearTable:
+    """Which kernel serves a product, for a tuner to choose from.
+
+    Up to `matvec_tokens` tokens go through matvec, `matvec_group` at a time; more through the last tile of
+    `matmul` whose first number is not above their count.
+    """
+
+    matvec: MatvecTile
+    matvec_tokens: int
+    matvec_group: int
+    matmul: tuple[tuple[int, MatmulTile], ...]
+
+    def tile(self, tokens: int) -> MatmulTile:
+        return [tile for least, tile in self.matmul if least <= tokens][-1]
+
+
+GPU_TILES = (
+    (1, MatmulTile(16, 64, 2)),
+    (17, MatmulTile(32, 64, 4)),
+    (33, MatmulTile(64, 64, 8)),
+)
+
+
+def default_table(device: Device) -> LinearTable:
+    """A table by device kind, before any tuning."""
+    if device.info.is_software:
+        # Each lane is a slot of a CPU vector: rows of its own need no reduction and no barrier.
+        return LinearTable(MatvecTile(1, 1, 16), 1 << 30, 8, GPU_TILES)
+    lanes = device.subgroup_size or 32
+    return LinearTable(MatvecTile(lanes, 1, max(64, lanes)), 8, 8, GPU_TILES)
+
+
+def quantize_q8(
+    kernels: Kernels, x: Tensor, out: QuantizedActivations, *, rows: int, width: int
+) -> Dispatch:
+    """out = x (rows, width) in int8, as reference `quantize_q8`."""
+    _check_activations(out, rows, width)
+    runs = rows * width // QUANT_RUN
+    gx, gz = _fold(-(-runs // _RUN_LANES), kernels.device.max_grid)
+    return kernels.dispatch(
+        kernels.get("quantize_q8", WG=_RUN_LANES), [x, out.q, out.scales], (gx, 1, gz), runs=runs
+    )
+
+
+def rms_norm_quantize(
+    kernels: Kernels,
+    x: Tensor,
+    weight: Tensor,
+    out: QuantizedActivations,
+    *,
+    rows: int,
+    width: int,
+    eps: float,
+) -> Dispatch:
+    """out = rms_norm(x (rows, width), weight (width,), eps) in int8."""
+    _check_activations(out, rows, width)
+    assert weight.shape == (width,), weight.shape
+    subgroup = kernels.device.subgroup_size
+    workgroup = 16 if kernels.device.info.is_software else max(128, subgroup or 0)
+    constants = {"WG": workgroup} | ({"SUBGROUP": subgroup} if subgroup else {})
+    kernel = kernels.get("rms_norm_quantize", {"reduce": kernels.reduce}, **constants)
+    return kernels.dispatch(
+        kernel, [x, weight, out.q, out.scales], (rows, 1, 1), width=width, eps=eps
+    )
+
+
+def silu_mul_quantize(
+    kernels: Kernels,
+    gate_up: Tensor,
+    out: QuantizedActivations,
+    *,
+    rows: int,
+    width: int,
+    activation: Literal["silu", "gelu"],
+) -> Dispatch:
+    """out = activation(gate) * up in int8; gate and up are the halves of gate_up (rows, 2 * width)."""
+    _check_activations(out, rows, width)
+    runs = rows * width // QUANT_RUN
+    gx, gz = _fold(-(-runs // _RUN_LANES), kernels.device.max_grid)
+    return kernels.dispatch(
+        kernels.get("silu_mul_quantize", WG=_RUN_LANES, GELU=activation == "gelu"),
+        [gate_up, out.q, out.scales],
+        (gx, 1, gz),
+        runs=runs,
+        row_runs=width // QUANT_RUN,
+    )
+
+
+def embedding(
+    kernels: Kernels,
+    weight: WeightMatrix,
+    token_ids: Tensor,
+    last_tokens: Tensor,
+    sequence_index: Tensor,
+    y: Tensor,
+    *,
+    rows: int,
+    scale: float,
+) -> list[Dispatch]:
+    """y (rows, weight.cols) = rows of `weight` for token_ids i32 (rows,), times `scale`.
+
+    A negative id stands for last_tokens[sequence_index[t]], u32 (sequences,) and i32 (rows,). One dispatch
+    for each part of the matrix; an id outside the matrix leaves its row of `y` as it was.
+    """
+    is_float = weight.type in FLOAT_TYPES
+    name = "embedding_float" if is_float else "embedding"
+    kernel = kernels.get(name, {"weight": _weight_file(weight)}, WG=_RUN_LANES)
+    units = _units(weight)
+    return [
+        kernels.dispatch(
+            kernel,
+            [*part.tensors, token_ids, last_tokens, sequence_index, y],
+            (rows, -(-units // _RUN_LANES), 1),
+            units=units,
+            num_rows=part.rows,
+            first_row=part.first_row,
+            scale=scale,
+        )
+        for part in weight.parts
+    ]
+
+
+def matmul(
+    kernels: Kernels,
+    weight: WeightMatrix,
+    x: QuantizedActivations | Tensor,
+    y: Tensor,
+    *,
+    rows: int,
+    count: Tensor,
+    bias: Tensor | None = None,
+    accumulate: bool = False,
+    table: LinearTable | None = None,
+) -> list[Dispatch]:
+    """y (rows, weight.rows) = x (rows, weight.cols) times the rows of `weight` (+ bias); += if `accumulate`.
+
+    `x` is quantized for quant types, an f32 tensor for F32, F16 and BF16. Only the first count[0] rows of
+    `y` are written. One dispatch for each part of the matrix.
+    """
+    device = kernels.device
+    table = table or default_table(device)
+    is_float = weight.type in FLOAT_TYPES
+    assert isinstance(x, Tensor) == is_float, (weight.type, x)
+    assert bias is None or bias.shape == (weight.rows,), (bias, weight.rows)
+    inputs = (x,) if isinstance(x, Tensor) else (x.q, x.scales)
+    includes = {
+        "weight": _weight_file(weight),
+        "bias": "no_bias" if bias is None else "bias",
+    }
+    if rows <= table.matvec_tokens:
+        tile = table.matvec
+        tokens = min(table.matvec_group, 1 << (rows - 1).bit_length())
+        tile_rows = tile.workgroup // tile.lanes * tile.rows
+        includes["operand"] = "matvec_float" if is_float else "matvec_int8"
+        includes["lanes"] = _lanes(device, tile.lanes)
+        kernel = kernels.get(
+            "matvec",
+            includes,
+            LANES=tile.lanes,
+            ROWS=tile.rows,
+            WG=tile.workgroup,
+            M=tokens,
+            ACCUMULATE=accumulate,
+        )
+    else:
+        block = table.tile(rows)
+        tokens, tile_rows = block.tokens, block.rows
+        includes["operand"] = "tile_float" if is_float else "tile_int8"
+        kernel = kernels.get(
+            "matmul",
+            includes,
+            TILE_TOKENS=block.tokens,
+            TILE_ROWS=block.rows,
+            LANE_TOKENS=block.lane_tokens,
+            WG=block.workgroup,
+            ACCUMULATE=accumulate,
+        )
+    dispatches = []
+    for part in weight.parts:
+        gx, gz = _fold(-(-part.rows // tile_rows), device.max_grid)
+        dispatches.append(
+            kernels.dispatch(
+                kernel,
+                [*part.tensors, *inputs, *([] if bias is None else [bias]), count, y],
+                (gx, -(-rows // tokens), gz),
+                units=_units(weight),
+                num_rows=part.rows,
+                first_row=part.first_row,
+                y_width=weight.rows,
+                tokens=rows,
+            )
+        )
+    return dispatches
+
+
+def _units(weight: WeightMatrix) -> int:
+    """A row's units: 32 columns of a quant type, 8 of a float type."""
+    return weight.cols // (8 if weight.type in FLOAT_TYPES else 32)
+
+
+def _weight_file(weight: WeightMatrix) -> str:
+    return FLOAT_TYPES.get(weight.type) or QUANT_TYPES[weight.type]
+
+
+def _lanes(device: Device, lanes: int) -> str:
+    if lanes == 1:
+        return "lanes_single"
+    return "lanes_subgroup" if lanes == device.subgroup_size else "lanes_workgroup"
+
+
+def _fold(n: int, limit: int) -> tuple[int, int]:
+    """n workgroups as (x, z) with neither above the device's limit; kernels rebuild the index."""
+    folds = -(-n // limit)
+    return -(-n // folds), folds
+
+
+def _check_activations(out: QuantizedActivations, rows: int, width: int) -> None:
+    assert width % QUANT_RUN == 0 and out.width == width, (out.width, width)
+    assert out.q.shape[0] >= rows, (out.q.shape, rows)
