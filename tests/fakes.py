@@ -59,6 +59,7 @@ class Place:
     params: SamplingParams
     history: list[int]
     num_prompt_tokens: int
+    num_admitted_tokens: int
 
 
 class ScriptedRunner:
@@ -145,7 +146,10 @@ class ScriptedRunner:
             assert 0 <= admission.index < self.max_sequences
             assert 0 < admission.num_prompt_tokens <= len(admission.token_ids)
             self._places[admission.index] = Place(
-                admission.params, list(admission.token_ids), admission.num_prompt_tokens
+                admission.params,
+                list(admission.token_ids),
+                admission.num_prompt_tokens,
+                len(admission.token_ids),
             )
 
     def _write(self, batch: Batch, row: int) -> None:
@@ -156,12 +160,10 @@ class ScriptedRunner:
         assert positions == list(range(context_length - (end - start), context_length))
         assert context_length <= self._context_length
         table = batch.block_tables[row].tolist()
-        num_blocks = -(-context_length // self.block_size)
+        # A sequence owns the blocks of all it was admitted with, and of what it decoded since.
+        num_blocks = -(-max(context_length, place.num_admitted_tokens) // self.block_size)
         assert all(0 <= block < self.num_blocks for block in table[:num_blocks])
-        used = [block for block in table if block != -1]
-        assert table == used + [-1] * (len(table) - len(used)), (
-            "-1 stands beyond the row's own blocks"
-        )
+        assert set(table[num_blocks:]) <= {-1}, "-1 stands beyond the row's own blocks"
         for token_id, position, slot in zip(
             batch.token_ids[start:end].tolist(),
             positions,
