@@ -1,0 +1,205 @@
+// attention_prefill: tiles of up to BQ consecutive query tokens of one row against its KV blocks
+//
+// q       [T, num_heads, HEAD_DIM] f32
+// k_cache, v_cache  [num_slots, num_kv_heads, HEAD_DIM / 2] u32: pairs of f16
+// block_tables [R, table_width] i32     context_lens [R] i32, the row's last query included
+// tiles   [max_tiles, 4] i32: row, first token, number of tokens (<= BQ), position of the first token
+// tile_count [1] u32: tiles from it on are not touched     params.window 0: no window
+// y       [T, num_heads, HEAD_DIM] f32, out
+// grid    (max_tiles, num_heads, 1); WG = 4 * BQ lanes as BQ / 4 rows of 16
+// HEAD_DIM, BQ (multiple of 4), WG, VALUE_KEYS (keys of values staged at once, divides 64): const
+// kv      kv_wide or kv_narrow; HEAD_DIM / KV_DIMS <= 64
+//
+// A lane owns 4 queries x 4 keys of the scores and 4 queries x up to 4 Kv of the output, all as matrices of four
+// columns, so nothing relies on the compiler unrolling arrays. Queries and keys pass through workgroup memory four
+// words at a time, values VALUE_KEYS keys at a time, in the same memory.
+struct Params {
+  num_heads: u32, num_kv_heads: u32, block_size: u32, table_width: u32, window: u32, scale: f32
+}
+@group(0) @binding(0) var<storage, read> q: array<Kv>;
+@group(0) @binding(1) var<storage, read> k_cache: array<KvWord>;
+@group(0) @binding(2) var<storage, read> v_cache: array<KvWord>;
+@group(0) @binding(3) var<storage, read> block_tables: array<i32>;
+@group(0) @binding(4) var<storage, read> context_lens: array<i32>;
+@group(0) @binding(5) var<storage, read> tiles: array<vec4<i32>>;
+@group(0) @binding(6) var<storage, read> tile_count: array<u32>;
+@group(0) @binding(7) var<storage, read_write> y: array<Kv>;
+@group(0) @binding(8) var<uniform> params: Params;
+#include "include/${kv}.wgsl"
+
+const WORDS = HEAD_DIM / KV_DIMS;
+const KEYS = 64u; // keys a tile: 16 lanes of 4
+const CHUNK = 4u; // words of queries and keys staged at once
+const Q_STRIDE = BQ + 2u; // two columns of padding spread a lane's four words over the banks
+const K_STRIDE = KEYS + 2u;
+const K_STAGE = CHUNK * Q_STRIDE; // where keys begin in the stage
+const NEG_LARGE = -3.0e38;
+var<workgroup> stage: array<Kv, max(K_STAGE + CHUNK * K_STRIDE, VALUE_KEYS * WORDS)>;
+var<workgroup> weights: array<vec4<f32>, BQ * 16u>; // of a query, four keys a lane
+var<workgroup> parts: array<f32, 16u * (BQ + 1u)>; // one result of each lane of a query
+var<workgroup> row_max: array<f32, BQ>;
+var<workgroup> row_shrink: array<f32, BQ>;
+var<workgroup> rows_of: array<u32, KEYS>; // each key's first word in the caches
+
+fn shrunk(sum: KvFour, by: vec4<f32>) -> KvFour {
+  return KvFour(sum[0] * by.x, sum[1] * by.y, sum[2] * by.z, sum[3] * by.w);
+}
+
+// Scores of four keys for the query at `position`, NEG_LARGE where it does not see the key.
+fn masked(score: vec4<f32>, keys: vec4<u32>, position: u32) -> vec4<f32> {
+  var hidden = keys > vec4<u32>(position);
+  if (params.window > 0u) { hidden = hidden | (keys + vec4<u32>(params.window) <= vec4<u32>(position)); }
+  return select(score, vec4<f32>(NEG_LARGE), hidden);
+}
+
+// exp(score - most), 0 for hidden keys even where all keys so far are hidden.
+fn weight_of(score: vec4<f32>, most: f32) -> vec4<f32> {
+  return select(exp(score - vec4<f32>(most)), vec4<f32>(), score <= vec4<f32>(0.5 * NEG_LARGE));
+}
+
+fn total_of(query: u32) -> f32 {
+  var total = 0.0;
+  for (var i = 0u; i < 16u; i++) { total += parts[i * (BQ + 1u) + query]; }
+  return total;
+}
+
+fn values_at(key: u32, word: u32) -> KvFour {
+  let at = key * WORDS + min(word, WORDS - 1u);
+  return KvFour(stage[at], stage[at + WORDS], stage[at + 2u * WORDS], stage[at + 3u * WORDS]);
+}
+
+// Writes one word of dims of four queries, those that exist.
+fn store(at: u32, word: u32, query: u32, num_queries: u32, sum: KvFour) {
+  if (word >= WORDS) { return; }
+  let stride = params.num_heads * WORDS;
+  if (query < num_queries) { y[at + word] = sum[0]; }
+  if (query + 1u < num_queries) { y[at + stride + word] = sum[1]; }
+  if (query + 2u < num_queries) { y[at + 2u * stride + word] = sum[2]; }
+  if (query + 3u < num_queries) { y[at + 3u * stride + word] = sum[3]; }
+}
+
+@compute @workgroup_size(WG)
+fn attention_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+  if (group.x >= tile_count[0]) { return; }
+  let tile = vec4<u32>(tiles[group.x]);
+  let first_token = tile.y;
+  let num_queries = tile.z;
+  let first_position = tile.w;
+  let head = group.y;
+  let kv_head = head / (params.num_heads / params.num_kv_heads);
+  let end = min(first_position + num_queries, u32(context_lens[tile.x]));
+  var begin = 0u;
+  if (params.window > 0u) { begin = first_position + 1u - min(first_position + 1u, params.window); }
+
+  let column = lane % 16u;
+  let query = lane / 16u * 4u; // the first of this lane's four
+  let position = first_position + query;
+  let table = tile.x * params.table_width;
+  var sum0 = KvFour();
+  var sum1 = KvFour();
+  var sum2 = KvFour();
+  var sum3 = KvFour();
+  var total = vec4<f32>(); // of this lane's keys, one a query
+  if (lane < BQ) { row_max[lane] = NEG_LARGE; }
+
+  for (var key_tile = begin; key_tile < end; key_tile += KEYS) {
+    if (lane < KEYS) {
+      let key = min(key_tile + lane, end - 1u);
+      let slot = u32(block_tables[table + key / params.block_size]) * params.block_size + key % params.block_size;
+      rows_of[lane] = (slot * params.num_kv_heads + kv_head) * WORDS;
+    }
+    var scores = mat4x4<f32>(); // columns: queries, rows: keys
+    for (var chunk = 0u; chunk < WORDS; chunk += CHUNK) {
+      workgroupBarrier(); // rows_of is there; the stage is free
+      let part = lane % CHUNK;
+      let word = chunk + part;
+      let token = lane / CHUNK;
+      var value = Kv();
+      if (token < num_queries && word < WORDS) {
+        value = q[((first_token + token) * params.num_heads + head) * WORDS + word] * params.scale;
+      }
+      stage[part * Q_STRIDE + token] = value;
+      for (var key = token; key < KEYS; key += WG / CHUNK) {
+        var key_value = Kv();
+        if (word < WORDS) { key_value = kv_unpack(k_cache[rows_of[key] + word]); }
+        // A lane reads keys 4 * column + 0..3: kept 16 apart, so that lanes read side by side.
+        stage[K_STAGE + part * K_STRIDE + key % 4u * 16u + key / 4u] = key_value;
+      }
+      workgroupBarrier();
+      for (var i = 0u; i < CHUNK; i++) {
+        let a = i * Q_STRIDE + query;
+        let b = K_STAGE + i * K_STRIDE + column;
+        let queries = KvFour(stage[a], stage[a + 1u], stage[a + 2u], stage[a + 3u]);
+        let keys = KvFour(stage[b], stage[b + 16u], stage[b + 32u], stage[b + 48u]);
+        scores += transpose(keys) * queries;
+      }
+    }
+
+    let key_positions = vec4<u32>(key_tile + 4u * column) + vec4<u32>(0u, 1u, 2u, 3u);
+    let s0 = masked(scores[0], key_positions, position);
+    let s1 = masked(scores[1], key_positions, position + 1u);
+    let s2 = masked(scores[2], key_positions, position + 2u);
+    let s3 = masked(scores[3], key_positions, position + 3u);
+    let at = column * (BQ + 1u) + query;
+    parts[at] = max(max(s0.x, s0.y), max(s0.z, s0.w));
+    parts[at + 1u] = max(max(s1.x, s1.y), max(s1.z, s1.w));
+    parts[at + 2u] = max(max(s2.x, s2.y), max(s2.z, s2.w));
+    parts[at + 3u] = max(max(s3.x, s3.y), max(s3.z, s3.w));
+    workgroupBarrier();
+    if (lane < BQ) {
+      var most = row_max[lane];
+      for (var i = 0u; i < 16u; i++) { most = max(most, parts[i * (BQ + 1u) + lane]); }
+      row_shrink[lane] = exp(row_max[lane] - most);
+      row_max[lane] = most;
+    }
+    workgroupBarrier();
+    let w0 = weight_of(s0, row_max[query]);
+    let w1 = weight_of(s1, row_max[query + 1u]);
+    let w2 = weight_of(s2, row_max[query + 2u]);
+    let w3 = weight_of(s3, row_max[query + 3u]);
+    let ones = vec4<f32>(1.0);
+    let shrink = vec4<f32>(
+      row_shrink[query], row_shrink[query + 1u], row_shrink[query + 2u], row_shrink[query + 3u]);
+    total = total * shrink + vec4<f32>(dot(w0, ones), dot(w1, ones), dot(w2, ones), dot(w3, ones));
+    sum0 = shrunk(sum0, shrink);
+    sum1 = shrunk(sum1, shrink);
+    sum2 = shrunk(sum2, shrink);
+    sum3 = shrunk(sum3, shrink);
+    let row = query * 16u + column;
+    weights[row] = w0;
+    weights[row + 16u] = w1;
+    weights[row + 32u] = w2;
+    weights[row + 48u] = w3;
+
+    for (var first = 0u; first < min(KEYS, end - key_tile); first += VALUE_KEYS) {
+      for (var i = lane; i < VALUE_KEYS * WORDS; i += WG) {
+        stage[i] = kv_unpack(v_cache[rows_of[first + i / WORDS] + i % WORDS]);
+      }
+      workgroupBarrier();
+      for (var key = 0u; key < VALUE_KEYS; key += 4u) {
+        let from_row = query * 16u + (first + key) / 4u;
+        let by = mat4x4<f32>( // columns: queries, rows: keys
+          weights[from_row], weights[from_row + 16u], weights[from_row + 32u], weights[from_row + 48u]);
+        sum0 += values_at(key, column) * by;
+        if (WORDS > 16u) { sum1 += values_at(key, column + 16u) * by; }
+        if (WORDS > 32u) { sum2 += values_at(key, column + 32u) * by; }
+        if (WORDS > 48u) { sum3 += values_at(key, column + 48u) * by; }
+      }
+      workgroupBarrier();
+    }
+  }
+
+  let at = column * (BQ + 1u) + query;
+  parts[at] = total.x;
+  parts[at + 1u] = total.y;
+  parts[at + 2u] = total.z;
+  parts[at + 3u] = total.w;
+  workgroupBarrier();
+  let by = vec4<f32>(1.0) / vec4<f32>(
+    total_of(query), total_of(query + 1u), total_of(query + 2u), total_of(query + 3u));
+  let out = ((first_token + query) * params.num_heads + head) * WORDS;
+  store(out, column, query, num_queries, shrunk(sum0, by));
+  store(out, column + 16u, query, num_queries, shrunk(sum1, by));
+  store(out, column + 32u, query, num_queries, shrunk(sum2, by));
+  store(out, column + 48u, query, num_queries, shrunk(sum3, by));
+}

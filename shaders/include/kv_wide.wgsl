@@ -1,0 +1,8 @@
+// How attention kernels read the KV cache and activations: Kv, four dims at a time. HEAD_DIM is a multiple of 8.
+// KvFour is four Kv side by side (columns). Columns being keys or queries, transpose(k) * q is their dot products.
+alias KvWord = vec2<u32>;
+alias Kv = vec4<f32>;
+alias KvFour = mat4x4<f32>;
+const KV_DIMS = 4u;
+
+fn kv_unpack(word: KvWord) -> Kv { return Kv(unpack2x16float(word.x), unpack2x16float(word.y)); }
