@@ -1,0 +1,128 @@
+"""What changes from step to step, packed into one GPU buffer that one write fills.
+
+Plans are recorded once, so everything a step decides (tokens, positions, slots, who samples) reaches
+the kernels through these arrays; see `Batch` for their meaning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..protocol import Batch
+from .device import Device, Tensor
+
+I32 = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class InputSizes:
+    """How many of each a plan's inputs hold."""
+
+    tokens: int
+    rows: int  # rows of the block table that attention may read
+    sampled: int  # rows that may sample
+    tiles: int  # prefill tiles
+
+
+class StepInputs:
+    """The arrays of one plan, as tensors for its kernels and as host arrays to fill."""
+
+    def __init__(self, device: Device, buffer: Any, sizes: InputSizes) -> None:
+        self._device = device
+        align = max(16, device.limits["min-storage-buffer-offset-alignment"]) // 4
+        lengths = {
+            "num_tokens": 1,
+            "num_decode_rows": 1,
+            "num_sampled": 1,
+            "num_tiles": 1,
+            "token_ids": sizes.tokens,
+            "positions": sizes.tokens,
+            "slots": sizes.tokens,
+            "sequence_index": sizes.rows,
+            "context_lens": sizes.rows,
+            "sampled_tokens": sizes.sampled,
+            "sampled_sequences": sizes.sampled,
+            "sampled_positions": sizes.sampled,
+            "tiles": 4 * sizes.tiles,
+        }
+        offset = 0
+        places = {}
+        for name, length in lengths.items():
+            places[name] = (offset, length)
+            offset += -(-max(4, length) // align) * align
+        self._host: I32 = np.zeros(offset, np.int32)
+        self._views = {name: self._host[at : at + n] for name, (at, n) in places.items()}
+        self._all = Tensor(buffer, (offset,), "i32")
+        self._tensors = {
+            name: Tensor(buffer, (max(1, n),), "u32" if name.startswith("num_") else "i32", 4 * at)
+            for name, (at, n) in places.items()
+        }
+        at, _ = places["tiles"]
+        self._tensors["tiles"] = Tensor(buffer, (max(1, sizes.tiles), 4), "i32", 4 * at)
+
+    @staticmethod
+    def words_needed(device: Device, sizes: InputSizes) -> int:
+        """An upper bound of the i32 words that the arrays take."""
+        align = max(16, device.limits["min-storage-buffer-offset-alignment"]) // 4
+        return 3 * sizes.tokens + 2 * sizes.rows + 3 * sizes.sampled + 4 * sizes.tiles + 13 * align
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def fill(self, batch: Batch, sampled_rows: I32, tile_tokens: int) -> None:
+        """Write the step's arrays. `sampled_rows`: the batch rows that sample, in output order."""
+        view = self._views
+        tokens, rows = batch.num_tokens, batch.num_rows
+        view["num_tokens"][0] = tokens
+        view["num_decode_rows"][0] = batch.num_decode_rows
+        view["num_sampled"][0] = len(sampled_rows)
+        view["token_ids"][:tokens] = batch.token_ids
+        view["positions"][:tokens] = batch.positions
+        view["slots"][:tokens] = batch.slot_mapping
+        view["slots"][tokens:] = -1
+        view["sequence_index"][:rows] = batch.sequence_index
+        view["context_lens"][:rows] = batch.context_lens
+        last = batch.query_start[1:] - 1
+        view["sampled_tokens"][: len(sampled_rows)] = last[sampled_rows]
+        view["sampled_sequences"][: len(sampled_rows)] = batch.sequence_index[sampled_rows]
+        view["sampled_sequences"][len(sampled_rows) :] = -1
+        view["sampled_positions"][: len(sampled_rows)] = batch.context_lens[sampled_rows]
+        tiles = _prefill_tiles(batch, tile_tokens) if len(view["tiles"]) else []
+        view["num_tiles"][0] = len(tiles)
+        if tiles:
+            flat = np.asarray(tiles, np.int32).reshape(-1)
+            view["tiles"][: len(flat)] = flat
+        self._device.write(self._all, self._host)
+
+
+def _prefill_tiles(batch: Batch, tile_tokens: int) -> list[tuple[int, int, int, int]]:
+    """(row, first token, number of tokens, position of the first) of every prefill tile."""
+    tiles = []
+    for row in range(batch.num_decode_rows, batch.num_rows):
+        start, end = int(batch.query_start[row]), int(batch.query_start[row + 1])
+        for first in range(start, end, tile_tokens):
+            count = min(tile_tokens, end - first)
+            tiles.append((row, first, count, int(batch.positions[first])))
+    return tiles
+
+
+class BlockTables:
+    """Block tables on the GPU, by batch row; only rows that changed are written."""
+
+    def __init__(self, device: Device, max_rows: int, max_blocks: int) -> None:
+        self._device = device
+        self._host: I32 = np.full((max_rows, max_blocks), -1, np.int32)
+        self.tensor = device.empty((max_rows, max_blocks), "i32", "block tables")
+
+    def fill(self, batch: Batch) -> None:
+        width = batch.block_tables.shape[1]
+        for row in np.flatnonzero(
+            (self._host[: batch.num_rows, :width] != batch.block_tables).any(1)
+        ):
+            self._host[row, :width] = batch.block_tables[row]
+            offset = 4 * int(row) * self._host.shape[1]
+            self._device.write(self.tensor, self._host[row, :width], offset)

@@ -1,0 +1,160 @@
+"""GpuRunner: batches in, token ids out, on a WebGPU device. Implements `protocol.Runner`.
+
+Two steps may be in flight: the token that one step samples stays on the GPU and feeds the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from ..errors import ModelLoadError
+from ..gguf.spec import ModelFile, open_model
+from ..protocol import Batch, FloatArray, IntArray, StepOutput, WorkerInfo, WorkerOptions
+from . import kv_cache
+from .device import Device, open_device
+from .inputs import BlockTables
+from .kernel import Kernels, run_once
+from .model import load_weights
+from .plan import Plans
+from .replay import make_replayer
+from .sampler import Sampler
+from .transformer import Scratch, Transformer, first_rows
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_CONTEXT = 32768
+"""Longest context served unless --ctx asks for more; memory may allow less."""
+
+DEFAULT_KV_BYTES = {False: 4 << 30, True: 512 << 20}
+"""KV memory when none is given: on a GPU, and on a software adapter (which uses main memory)."""
+
+
+class GpuRunner:
+    """One model on one device."""
+
+    def __init__(self, device: Device, model: ModelFile, options: WorkerOptions) -> None:
+        self._started = time.monotonic()
+        self._device, self._model, self._options = device, model, options
+        self.block_size = kv_cache.BLOCK_SIZE
+        self.max_sequences = options.max_sequences
+        self.max_batch_tokens = max(options.max_batch_tokens, options.max_sequences)
+        self.steps_in_flight = 2
+        self.num_blocks, self.context_length = _size_kv(device, model, options)
+        self._pending: deque[tuple[IntArray, int, FloatArray | None]] = deque()
+
+    @classmethod
+    def load(
+        cls, options: WorkerOptions, progress: Callable[[float], None] | None = None
+    ) -> GpuRunner:
+        """Open the file and the device, upload weights, allocate the cache.
+
+        Raises ModelFileError for the file, DeviceError for the device.
+        """
+        model = open_model(options.model_path)
+        device = open_device("gpu" if options.device == "auto" else options.device)
+        runner = cls(device, model, options)
+        runner._build(progress)
+        return runner
+
+    def _build(self, progress: Callable[[float], None] | None) -> None:
+        device, spec = self._device, self._model.spec
+        weights = load_weights(device, self._model, self.context_length, progress)
+        self._cache = kv_cache.allocate(device, spec, self.num_blocks)
+        kernels = Kernels(device)
+        self._sampler = Sampler(device, kernels, self.max_sequences, spec.vocab_size)
+        max_blocks = -(-self.context_length // self.block_size)
+        self._tables = BlockTables(device, self.max_sequences, max_blocks)
+        self._transformer = Transformer(
+            kernels,
+            weights,
+            self._cache,
+            Scratch(device, weights, self.max_batch_tokens, self.max_sequences),
+            self._tables.tensor,
+            self._sampler.last_tokens,
+        )
+        self._plans = Plans(
+            device, self._transformer, self._sampler, self.max_batch_tokens, self.max_sequences
+        )
+        self._replayer = make_replayer(device, self._plans.output_bytes, self.steps_in_flight)
+        self._info = WorkerInfo(
+            device=device.name,
+            device_kind="gpu",
+            context_length=self.context_length,
+            num_blocks=self.num_blocks,
+            block_size=self.block_size,
+            max_sequences=self.max_sequences,
+            weight_bytes=weights.nbytes,
+            kv_bytes=self._cache.nbytes,
+            load_seconds=time.monotonic() - self._started,
+        )
+
+    def info(self) -> WorkerInfo:
+        return self._info
+
+    @property
+    def kernels(self) -> Kernels:
+        return self._transformer.kernels
+
+    def submit(self, batch: Batch) -> None:
+        for admission in batch.admissions:
+            self._sampler.admit(admission)
+        sampled = np.flatnonzero(batch.sample).astype(np.int32)
+        mode = self._sampler.mode_for(batch)
+        plan = self._plans.get(self._plans.key(batch, len(sampled), mode))
+        plan.inputs.fill(batch, sampled, self._transformer.tile_size)
+        self._tables.fill(batch)
+        self._replayer.submit(plan.recording)
+        logits = None if batch.logits_at is None else self._logits(batch.logits_at)
+        self._pending.append((sampled, batch.num_rows, logits))
+
+    def collect(self) -> StepOutput:
+        sampled, num_rows, logits = self._pending.popleft()
+        tokens = np.full(num_rows, -1, np.int32)
+        tokens[sampled] = self._replayer.collect().view(np.int32)[: len(sampled)]
+        return StepOutput(tokens, logits)
+
+    def _logits(self, places: IntArray) -> FloatArray:
+        """Logits of token places of the step just submitted: synchronous, for tests and scoring."""
+        rows, device = self.max_sequences, self._device
+        found = []
+        for first in range(0, len(places), rows):
+            part = places[first : first + rows]
+            padded = np.zeros(rows, np.int32)
+            padded[: len(part)] = part
+            count = device.upload(np.array([len(part)], np.uint32))
+            run_once(device, self._transformer.head(device.upload(padded), count, rows))
+            logits = first_rows(self._transformer.scratch.logits, len(part))
+            found.append(device.read(logits))
+        return np.concatenate(found)
+
+    def close(self) -> None:
+        self._device.close()
+        self._model.file.close()
+
+
+def _size_kv(device: Device, model: ModelFile, options: WorkerOptions) -> tuple[int, int]:
+    """(number of blocks, context length): the memory asked for, the binding limit, the context.
+
+    Raises ModelLoadError when a context that was asked for does not fit.
+    """
+    spec, block = model.spec, kv_cache.BLOCK_SIZE
+    budget = options.kv_memory or DEFAULT_KV_BYTES[device.info.is_software]
+    most = kv_cache.max_blocks_per_binding(device, spec)
+    blocks = min(budget // kv_cache.bytes_per_block(spec), most)
+    wanted = options.context_length or min(spec.context_length, DEFAULT_CONTEXT)
+    blocks = min(blocks, options.max_sequences * -(-wanted // block))
+    context = min(wanted, blocks * block)
+    if blocks < 1 or (options.context_length and context < wanted):
+        need = -(-wanted // block) * kv_cache.bytes_per_block(spec)
+        raise ModelLoadError(
+            f"a context of {wanted} tokens needs {need} bytes of KV cache; {budget} bytes are allowed "
+            f"(--kv-memory) and one binding of {device.name} holds {most * block} tokens"
+        )
+    if context < wanted:
+        logger.info("context lowered to %d tokens, which is what %d bytes hold", context, budget)
+    return int(blocks), int(context)

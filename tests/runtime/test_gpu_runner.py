@@ -1,0 +1,148 @@
+"""GpuRunner against CpuRunner on small random models, and against itself in other batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from batches import GREEDY, Row, make_batch
+from tiny_gguf import random_model
+
+from emberd.protocol import FROM_LAST_STEP, Runner, SamplingParams, WorkerOptions
+from emberd.reference.runner import CpuRunner
+from emberd.runtime.runner import GpuRunner
+
+pytestmark = pytest.mark.device
+
+INT8 = 3e-2
+"""Logits of two int8 layers against float32, ‖out − ref‖ / ‖ref‖; the last norm magnifies 1e-2."""
+
+
+def options(path: Path) -> WorkerOptions:
+    return WorkerOptions(
+        str(path), "gpu", context_length=512, kv_memory=32 << 20, max_sequences=8, max_batch_tokens=64
+    )
+
+
+def blocks_of(index: int, count: int) -> list[int]:
+    """Blocks in a scattered order that no two sequences share."""
+    return [8 * place + (index + 3 * place) % 8 for place in reversed(range(count))]
+
+
+def error(out: np.ndarray, ref: np.ndarray) -> float:
+    return float(np.linalg.norm(out - ref) / np.linalg.norm(ref))
+
+
+def logits_of(runner: Runner, token_ids: list[int], chunk: int = 64) -> np.ndarray:
+    """Logits of every position, prefilled in chunks."""
+    found = []
+    for first in range(0, len(token_ids), chunk):
+        part = token_ids[first : first + chunk]
+        row = Row(0, part, first, blocks_of(0, 4), sample=False)
+        runner.submit(make_batch([row], runner.block_size, list(range(len(part)))))
+        out = runner.collect().logits
+        assert out is not None
+        found.append(out)
+    return np.concatenate(found)
+
+
+@pytest.fixture(scope="module")
+def runners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GpuRunner, CpuRunner]]:
+    path = random_model(tmp_path_factory.mktemp("model") / "m.gguf", quant="Q4_K", width=256)
+    made = GpuRunner.load(options(path)), CpuRunner.load(options(path))
+    yield made
+    for runner in made:
+        runner.close()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "quant"),
+    [("llama", "Q8_0"), ("qwen2", "F16"), ("qwen3", "Q6_K"), ("gemma3", "Q5_0")],
+)
+def test_logits_agree_with_the_reference(
+    tmp_path: Path, rng: np.random.Generator, architecture: str, quant: str
+) -> None:
+    path = random_model(
+        tmp_path / "m.gguf",
+        architecture,  # type: ignore[arg-type]
+        quant=quant,
+        sliding_window=16 if architecture == "gemma3" else None,
+    )
+    gpu, cpu = GpuRunner.load(options(path)), CpuRunner.load(options(path))
+    token_ids = rng.integers(0, 256, 70).tolist()
+    ref = logits_of(cpu, token_ids)
+    out = logits_of(gpu, token_ids)
+    assert error(out, ref) < INT8
+    for runner in (gpu, cpu):
+        runner.close()
+
+
+def test_chunked_prefill_equals_one_shot(
+    runners: tuple[GpuRunner, CpuRunner], rng: np.random.Generator
+) -> None:
+    token_ids = rng.integers(0, 256, 60).tolist()
+    whole = logits_of(runners[0], token_ids)
+    for chunk in (1, 7, 33):
+        assert error(logits_of(runners[0], token_ids, chunk), whole) < 1e-3
+
+
+def generate(
+    runner: Runner, prompts: list[list[int]], params: list[SamplingParams], steps: int
+) -> list[list[int]]:
+    """Prefill all prompts in one step, then decode together, as many steps ahead as allowed."""
+    rows = [
+        Row(i, ids, 0, blocks_of(i, 8), admit=param)
+        for i, (ids, param) in enumerate(zip(prompts, params, strict=True))
+    ]
+    rows.sort(key=lambda row: len(row.token_ids) > 1)
+    order = [row.index for row in rows]
+    batches = [make_batch(rows, runner.block_size)]
+    for step in range(1, steps):
+        again = [
+            Row(i, [FROM_LAST_STEP], len(prompts[i]) + step - 1, blocks_of(i, 8)) for i in order
+        ]
+        batches.append(make_batch(again, runner.block_size))
+    outputs = []
+    in_flight = 0
+    for batch in batches:
+        runner.submit(batch)
+        in_flight += 1
+        if in_flight == runner.steps_in_flight:
+            outputs.append(runner.collect().token_ids)
+            in_flight -= 1
+    outputs += [runner.collect().token_ids for _ in range(in_flight)]
+    columns = np.array(outputs).T  # (rows, steps)
+    return [columns[order.index(i)].tolist() for i in range(len(prompts))]
+
+
+def test_tokens_of_a_batch_equal_those_of_lone_runs(
+    runners: tuple[GpuRunner, CpuRunner], rng: np.random.Generator
+) -> None:
+    """Mixed greedy and sampled rows; prompts of one token among longer ones."""
+    prompts = [rng.integers(0, 256, n).tolist() for n in (1, 5, 17, 30)]
+    params = [
+        GREEDY,
+        SamplingParams(temperature=0.9, seed=7),
+        SamplingParams(temperature=0.7, top_k=20, top_p=0.9, seed=11),
+        SamplingParams(temperature=0.8, min_p=0.05, repetition_penalty=1.2, seed=3),
+    ]
+    together = generate(runners[0], prompts, params, steps=12)
+    for i, (prompt, param) in enumerate(zip(prompts, params, strict=True)):
+        alone = generate(runners[0], [prompt], [param], steps=12)[0]
+        assert alone == together[i], f"row {i}"
+
+
+def test_the_wrapper_replays_the_same_tokens(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = random_model(tmp_path / "m.gguf", quant="Q4_0")
+    prompts = [rng.integers(0, 256, n).tolist() for n in (3, 9)]
+    direct = GpuRunner.load(options(path))
+    monkeypatch.setenv("EMBERD_REPLAY", "wrapper")
+    wrapper = GpuRunner.load(options(path))
+    both = [generate(runner, prompts, [GREEDY, GREEDY], steps=6) for runner in (direct, wrapper)]
+    assert both[0] == both[1]
+    direct.close()
+    wrapper.close()

@@ -1,0 +1,38 @@
+"""Replaying a recording: both replayers, several steps in flight."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from emberd.runtime.device import Device
+from emberd.runtime.kernel import Kernels
+from emberd.runtime.replay import DirectReplayer, WrapperReplayer, record
+
+pytestmark = pytest.mark.device
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_steps_in_flight_come_back_in_order(
+    device: Device, kernels: Kernels, rng: np.random.Generator, direct: bool
+) -> None:
+    width, eps = 37, 0.5
+    x = rng.standard_normal((2, width)).astype(np.float32)
+    weight = rng.standard_normal(width).astype(np.float32)
+    a, b, w = device.upload(x), device.empty((2, width)), device.upload(weight)
+    kernel = kernels.get("rms_norm", {"reduce": kernels.reduce}, WG=64)
+    there = kernels.dispatch(kernel, [a, w, b], (2, 1, 1), width=width, eps=eps)
+    back = kernels.dispatch(kernel, [b, w, a], (2, 1, 1), width=width, eps=eps)
+    recording = record(device, [there, back], a)
+    replayer = DirectReplayer(device, a.nbytes, 2) if direct else WrapperReplayer(device)
+
+    def norm(y: np.ndarray) -> np.ndarray:
+        return y / np.sqrt(np.mean(y**2, axis=1, keepdims=True) + eps) * weight
+
+    replayer.submit(recording)
+    for _ in range(5):
+        replayer.submit(recording)
+        x = norm(norm(x))
+        out = replayer.collect().view(np.float32).reshape(x.shape)
+        np.testing.assert_allclose(out, x, rtol=1e-4, atol=1e-6)
+    replayer.collect()
