@@ -5,7 +5,27 @@ Splits text into ids and the stretches between them. Knows nothing of what the s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+
+class NameIndex:
+    """Which of many names a text holds. Names fall into groups of one beginning (a vocabulary may have
+    6,000 of the kind `<unused7>`), and a group is looked at where its beginning occurs."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._groups: dict[str, list[str]] = {}
+        for name in names:
+            if name:
+                self._groups.setdefault(name[:4], []).append(name)
+
+    def present(self, text: str) -> list[str]:
+        return [
+            name
+            for beginning, names in self._groups.items()
+            if beginning in text
+            for name in names
+            if name in text
+        ]
 
 
 class SpecialTokens:
@@ -14,52 +34,52 @@ class SpecialTokens:
     `always` are matched in any text (user-defined tokens), `control` only where the caller asks for it.
     """
 
-    def __init__(
-        self, always: Iterable[tuple[int, str]], control: Iterable[tuple[int, str]]
-    ) -> None:
-        always, control = list(always), list(control)
-        self._control_ids = frozenset(token_id for token_id, _ in control)
-        self._always = _longest_first(always)
-        self._all = _longest_first(always + control)
+    def __init__(self, always: Mapping[str, int], control: Mapping[str, int]) -> None:
+        self._always = NameIndex(always)
+        self._all = NameIndex([*always, *control])
+        self._ids = {**always, **control}
+        self._control = control
 
     def split(
         self, text: str, *, control: bool, protected: Collection[int] = ()
     ) -> list[str | int]:
         """Ids and the text between them, in order. A control token that covers one of the places in
         `protected` (indices into `text`) stays text."""
-        parts: list[str | int] = [text] if text else []
-        starts = [0] if text else []
-        for token_id, token in self._all if control else self._always:
-            if token not in text:
-                continue
-            guarded = protected if token_id in self._control_ids else ()
-            new_parts: list[str | int] = []
-            new_starts: list[int] = []
-            for start, part in zip(starts, parts, strict=True):
-                if isinstance(part, int):
-                    new_parts.append(part)
-                    new_starts.append(start)
-                    continue
-                done = 0
-                at = part.find(token)
-                while at >= 0:
-                    end = at + len(token)
-                    if guarded and any(start + place in guarded for place in range(at, end)):
-                        at = part.find(token, at + 1)
-                        continue
-                    if at > done:
-                        new_parts.append(part[done:at])
-                        new_starts.append(start + done)
-                    new_parts.append(token_id)
-                    new_starts.append(start + at)
-                    done = end
-                    at = part.find(token, end)
-                if done < len(part):
-                    new_parts.append(part[done:])
-                    new_starts.append(start + done)
-            parts, starts = new_parts, new_starts
-        return parts
+        pieces: list[tuple[int, str | int]] = [(0, text)] if text else []
+        present = (self._all if control else self._always).present(text)
+        for token in sorted(present, key=_longest_first):
+            guarded = protected if token in self._control else ()
+            pieces = [
+                piece
+                for start, part in pieces
+                for piece in (
+                    [(start, part)]
+                    if isinstance(part, int)
+                    else _cut(start, part, token, self._ids[token], guarded)
+                )
+            ]
+        return [part for _, part in pieces]
 
 
-def _longest_first(tokens: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    return sorted(tokens, key=lambda item: (-len(item[1].encode("utf-8", "replace")), item[0]))
+def _cut(
+    start: int, text: str, token: str, token_id: int, guarded: Collection[int]
+) -> Iterator[tuple[int, str | int]]:
+    """A stretch of text that begins at `start` of the whole, cut at each occurrence of one token."""
+    done = 0
+    at = text.find(token)
+    while at >= 0:
+        end = at + len(token)
+        if guarded and any(start + place in guarded for place in range(at, end)):
+            at = text.find(token, at + 1)
+            continue
+        if at > done:
+            yield start + done, text[done:at]
+        yield start + at, token_id
+        done = end
+        at = text.find(token, end)
+    if done < len(text):
+        yield start + done, text[done:]
+
+
+def _longest_first(token: str) -> int:
+    return -len(token.encode("utf-8", "replace"))

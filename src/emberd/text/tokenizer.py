@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 from .bpe import BytePairEncoder, spelled_bytes
+from .guard import ControlGuard
 from .special import SpecialTokens
 from .spm import ScoredEncoder, piece_bytes
 from .vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary
@@ -128,13 +130,14 @@ class Tokenizer:
             UNKNOWN,
         )
 
-    def control_texts(self) -> list[str]:
-        """The names of all control tokens, which text from outside must not turn into ids."""
-        return [token for _, token in self._of_type(CONTROL, UNKNOWN)]
+    @cached_property
+    def control_guard(self) -> ControlGuard:
+        """Finds the names of control tokens in text from outside."""
+        return ControlGuard(self._of_type(CONTROL, UNKNOWN))
 
-    def _of_type(self, *kinds: int) -> list[tuple[int, str]]:
+    def _of_type(self, *kinds: int) -> dict[str, int]:
         types = enumerate(self._vocabulary.types)
-        return [(i, self._vocabulary.tokens[i]) for i, kind in types if kind in kinds]
+        return {self._vocabulary.tokens[i]: i for i, kind in types if kind in kinds}
 
 
 def _without_surrogates(text: str) -> str:

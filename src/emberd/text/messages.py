@@ -1,0 +1,145 @@
+"""Conversations as templates take them, and the written rule of how one is made to fit.
+
+The first of these that a template renders is the prompt; each is the one before it with one more change:
+1. as it is; 2. text parts joined by a newline; 3. missing or null content as "";
+and only where those raise: 4. arguments of tool calls as JSON text; 5. no system role: the text of a system
+message goes in front of the next user message, a blank line between them, or is a user message of its own
+where none follows.
+A prompt that shows Python's notation of a list or of None gives way to one of 2 or 3 that shows less of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..errors import BadRequestError
+
+Conversation = list[dict[str, Any]]
+
+
+def normalised(messages: Sequence[Mapping[str, Any]], *, developer_role: bool) -> Conversation:
+    """Checked copies of the messages. Tool-call arguments that came as JSON text become objects; role
+    "developer" becomes "system" for templates that do not know it.
+
+    Raises `BadRequestError` naming the message, and the part where content has one that is not text.
+    """
+    conversation = []
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
+        if not isinstance(message, Mapping):
+            raise BadRequestError(f"{where} is not an object with role and content.", where)
+        role = message.get("role")
+        if not isinstance(role, str) or not role:
+            raise BadRequestError(f"{where}.role is missing or no text.", f"{where}.role")
+        copy = dict(message)
+        if role == "developer" and not developer_role:
+            copy["role"] = "system"
+        _check_content(copy.get("content"), f"{where}.content")
+        if isinstance(copy.get("tool_calls"), Sequence) and not isinstance(copy["tool_calls"], str):
+            copy["tool_calls"] = [_with_arguments(call, _as_object) for call in copy["tool_calls"]]
+        conversation.append(copy)
+    return conversation
+
+
+def adaptations(conversation: Conversation) -> Iterator[tuple[Conversation, bool]]:
+    """The conversation as it is and as changed by each step that changes it; with it, whether the step
+    changes the form of the conversation (4, 5) and not only how content is written."""
+    yield conversation, False
+    steps = ((_joined, False), (_filled, False), (_arguments_as_text, True), (_folded, True))
+    for step, of_form in steps:
+        changed = step(conversation)
+        if changed != conversation:
+            conversation = changed
+            yield conversation, of_form
+
+
+def notation_count(prompt: str, conversation: Conversation) -> int:
+    """How often the prompt shows Python's notation of a content that is no text."""
+    contents = [message.get("content") for message in conversation]
+    notations = {repr(content) for content in contents if not isinstance(content, str)}
+    return sum(prompt.count(notation) for notation in notations)
+
+
+def _check_content(content: Any, where: str) -> None:
+    if content is None or isinstance(content, str):
+        return
+    if not isinstance(content, list):
+        raise BadRequestError(f"{where} is neither text nor a list of parts.", where)
+    for index, part in enumerate(content):
+        place = f"{where}[{index}]"
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind != "text":
+            raise BadRequestError(
+                f"{place} is of type {kind!r}; this model takes parts of type 'text' only.", place
+            )
+        if not isinstance(part.get("text"), str):
+            raise BadRequestError(f"{place}.text is missing or no text.", f"{place}.text")
+
+
+def _joined(conversation: Conversation) -> Conversation:
+    return [
+        {**message, "content": "\n".join(part["text"] for part in message["content"])}
+        if isinstance(message.get("content"), list)
+        else message
+        for message in conversation
+    ]
+
+
+def _filled(conversation: Conversation) -> Conversation:
+    return [
+        {**message, "content": ""} if message.get("content") is None else message
+        for message in conversation
+    ]
+
+
+def _arguments_as_text(conversation: Conversation) -> Conversation:
+    return [
+        {
+            **message,
+            "tool_calls": [_with_arguments(call, _as_text) for call in message["tool_calls"]],
+        }
+        if isinstance(message.get("tool_calls"), list)
+        else message
+        for message in conversation
+    ]
+
+
+def _folded(conversation: Conversation) -> Conversation:
+    folded: Conversation = []
+    waiting: list[str] = []
+    for message in conversation:
+        if message["role"] == "system":
+            waiting.append(message["content"])
+        elif message["role"] == "user" and waiting:
+            folded.append({**message, "content": "\n\n".join([*waiting, message["content"]])})
+            waiting = []
+        else:
+            folded.append(message)
+    if waiting:
+        folded.append({"role": "user", "content": "\n\n".join(waiting)})
+    return folded
+
+
+def _with_arguments(call: Any, convert: Any) -> Any:
+    """A tool call, of either usual shape, with its arguments converted."""
+    if not isinstance(call, Mapping):
+        return call
+    if isinstance(call.get("function"), Mapping):
+        return {**call, "function": _with_arguments(call["function"], convert)}
+    return {**call, "arguments": convert(call["arguments"])} if "arguments" in call else dict(call)
+
+
+def _as_object(arguments: Any) -> Any:
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        parsed = json.loads(arguments)
+    except ValueError:
+        return arguments
+    return parsed if isinstance(parsed, dict) else arguments
+
+
+def _as_text(arguments: Any) -> Any:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

@@ -1,0 +1,62 @@
+"""The jinja2 environment that chat templates are written for, closed off from Python.
+
+As model makers expect it: blocks trimmed, loop controls, `raise_exception`, `strftime_now`, `tojson` without
+HTML escapes, `{% generation %}`. Templates come with model files and are not trusted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import Template, TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment
+
+
+class TemplateRefusedError(TemplateError):
+    """A template's own `raise_exception`."""
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what a model is trained on. Here it is its content, with its own names."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2's interface
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+def compiled(source: str, clock: Callable[[], datetime], *, may_append: bool) -> Template:
+    """Raises what jinja2 raises. `may_append`: lists and dicts may be changed; give it copies then."""
+    kind = SandboxedEnvironment if may_append else ImmutableSandboxedEnvironment
+    environment = kind(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: clock().strftime(form)
+    return environment.from_string(source)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateRefusedError(message)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )

@@ -1,0 +1,51 @@
+"""Stop strings over text that comes in pieces: nothing of a stop string is ever let through.
+
+Knows nothing of tokens. The result does not depend on how the text was cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class StopStrings:
+    """Watches one reply. The stop string that is complete first ends it; of several that end at the same
+    place, the one that began first. Empty ones are left out."""
+
+    def __init__(self, stops: Iterable[str]) -> None:
+        self._stops = tuple(stop for stop in stops if stop)
+        self._longest = max(map(len, self._stops), default=0)
+        self._held = ""
+        self.matched: str | None = None
+
+    def push(self, text: str) -> tuple[str, str | None]:
+        """Text that may be shown now, and the stop string that ended the reply, if one did. What could be
+        the beginning of a stop string is held. After a match nothing more is shown."""
+        if self.matched is not None:
+            return "", self.matched
+        text = self._held + text
+        found = [
+            (start + len(stop), start, stop)
+            for stop in self._stops
+            if (start := text.find(stop)) >= 0
+        ]
+        if found:
+            _, start, self.matched = min(found)
+            self._held = ""
+            return text[:start], self.matched
+        keep = self._possible_beginning(text)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep], None
+
+    def finish(self) -> str:
+        """The held text, when no more comes: it was no stop string."""
+        held, self._held = self._held, ""
+        return held
+
+    def _possible_beginning(self, text: str) -> int:
+        """Length of the longest end of `text` that some stop string begins with."""
+        for length in range(min(self._longest - 1, len(text)), 0, -1):
+            end = text[-length:]
+            if any(stop.startswith(end) for stop in self._stops):
+                return length
+        return 0

@@ -1,0 +1,152 @@
+"""Chat templates: a conversation to the prompt that a model was trained on, as text and as ids.
+
+Whatever goes wrong in a template becomes a `BadRequestError`. How conversations are made to fit is in
+messages.py, what templates may do in sandbox.py, how typed control text stays text in guard.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from datetime import datetime
+from typing import Any
+
+from jinja2.exceptions import SecurityError
+
+from ..errors import BadRequestError
+from .guard import Guarded
+from .messages import Conversation, adaptations, normalised, notation_count
+from .sandbox import TemplateRefusedError, compiled
+from .tokenizer import Tokenizer
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+class ChatTemplate:
+    """One template, compiled once. A template that does not parse is kept, and every use is refused.
+
+    `tokenizer` gives the variables `bos_token`, `eos_token` and `unk_token`; `clock` what `strftime_now`
+    shows.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        tokenizer: Tokenizer | None = None,
+        *,
+        clock: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self.source = source
+        self._variables = _token_variables(tokenizer) if tokenizer is not None else {}
+        self._fault: str | None = None
+        try:
+            self._strict = compiled(source, clock, may_append=False)
+            self._lenient = compiled(source, clock, may_append=True)
+        except Exception as error:  # syntax, nesting too deep, constants that cannot be folded
+            self._fault = f"This model's chat template does not parse: {error}."
+
+    def render(
+        self,
+        messages: Messages,
+        tools: Messages | None = None,
+        add_generation_prompt: bool = True,
+        **extra: Any,
+    ) -> str:
+        """The prompt of a conversation. `extra` are further variables of the template.
+
+        Messages are tried as they are first and made to fit step by step where the template cannot take
+        them. Raises `BadRequestError` with the template's own words where it refuses the conversation on
+        purpose, else with what went wrong.
+        """
+        if self._fault is not None:
+            raise BadRequestError(self._fault, "messages")
+        variables = {
+            "documents": None,
+            **self._variables,
+            "tools": list(tools) if tools else None,
+            "add_generation_prompt": add_generation_prompt,
+            **extra,
+        }
+        conversation = normalised(messages, developer_role="developer" in self.source)
+        faults: list[Exception] = []
+        prompts: list[tuple[int, str]] = []
+        for adapted, of_form in adaptations(conversation):
+            if prompts and of_form:
+                break
+            try:
+                prompt = self._render(adapted, variables)
+            except Exception as error:  # templates are programs: anything may come out of them
+                faults.append(error)
+                continue
+            prompts.append((notation_count(prompt, conversation), prompt))
+            if prompts[-1][0] == 0:
+                break
+        if prompts:
+            return min(prompts, key=lambda item: item[0])[1]
+        raise _bad_request(faults)
+
+    def _render(self, conversation: Conversation, variables: Mapping[str, Any]) -> str:
+        try:
+            return self._strict.render(messages=conversation, **variables)
+        except SecurityError:
+            # Some templates append to lists that they made. They may, on copies of what is not theirs.
+            return self._lenient.render(
+                messages=deepcopy(conversation), **deepcopy(dict(variables))
+            )
+
+
+def render_to_ids(
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
+    messages: Messages,
+    *,
+    tools: Messages | None = None,
+    add_generation_prompt: bool = True,
+    **extra: Any,
+) -> list[int]:
+    """Prompt ids of a conversation. Control tokens are those that the template writes; their names in
+    messages, tools and `extra` stay text. BOS is there once where the model wants one.
+
+    The ids are those of the rendered text in one go, so nothing changes at the borders of a message.
+    Raises `BadRequestError` as `ChatTemplate.render` does.
+    """
+
+    def render(messages: Messages, tools: Messages | None, extra: Mapping[str, Any]) -> str:
+        return template.render(messages, tools, add_generation_prompt, **extra)
+
+    prompt = render(messages, tools, extra)
+    guard = Guarded(tokenizer.control_guard, template.source, messages, tools, extra)
+    if not guard.needed:
+        return tokenizer.encode_prompt(prompt)
+    text, protected = guard.restored(render(guard.messages, guard.tools, guard.extra))
+    guarded_ids = tokenizer.encode_prompt(text, protected)
+    if text == prompt:
+        return guarded_ids
+    # The template looked at the guarded text and decided otherwise (it cuts reasoning at a control token,
+    # say). Its first decision stands if no control token of the caller is left in what it wrote.
+    plain_ids = tokenizer.encode_prompt(prompt)
+    controls = [i for i in plain_ids if tokenizer.is_control(i)]
+    return (
+        plain_ids
+        if controls == [i for i in guarded_ids if tokenizer.is_control(i)]
+        else guarded_ids
+    )
+
+
+def _token_variables(tokenizer: Tokenizer) -> dict[str, str]:
+    ids = {
+        "bos_token": tokenizer.bos_id,
+        "eos_token": tokenizer.eos_id,
+        "unk_token": tokenizer.unk_id,
+    }
+    return {name: "" if i is None else tokenizer.token_text(i) for name, i in ids.items()}
+
+
+def _bad_request(faults: Sequence[Exception]) -> BadRequestError:
+    """The first purposeful refusal if there is one, else the first fault."""
+    for fault in faults:
+        if isinstance(fault, TemplateRefusedError):
+            return BadRequestError(str(fault), "messages")
+    return BadRequestError(
+        f"This model's chat template cannot render the conversation: {faults[0]}.", "messages"
+    )
