@@ -1,0 +1,238 @@
+"""Rotation with the KV write, and paged attention, in a model's shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..gguf.dequant import dequantize
+from ..gguf.reader import TensorInfo
+from ..gguf.rope import rope_tables
+from ..gguf.spec import ModelFile
+from ..reference import ops as reference
+from ..runtime import ops
+from ..runtime.device import Tensor
+from ..runtime.kv_cache import BLOCK_SIZE
+from .bench import F32, Workbench
+from .check import Check, compare
+
+TOKENS = 7
+POSITIONS = 600
+CONTEXTS = (1, 70, 300)
+
+Pair = tuple[NDArray[Any], NDArray[Any]]
+
+
+def check_rope(bench: Workbench, model: ModelFile) -> Iterator[Check]:
+    """rope_kv_write for every rope base and scale: q as f32, k and v as they lie in the cache."""
+    kinds = {(layer.rope_base, layer.rope_scale): i for i, layer in enumerate(model.spec.layers)}
+    for (base, scale), index in kinds.items():
+        yield from _check_rope(bench, model, index, base, scale)
+
+
+def _check_rope(
+    bench: Workbench, model: ModelFile, index: int, base: float, scale: float
+) -> Iterator[Check]:
+    spec, layer = model.spec, model.tensors.layers[index]
+    heads, kv_heads, head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
+    factors = _vector(model, model.tensors.rope_factors)
+    cos, sin = rope_tables(spec.rope_dim, base, scale, factors, POSITIONS)
+    q_norm, k_norm = _vector(model, layer.q_norm), _vector(model, layer.k_norm)
+    qkv = bench.normal(TOKENS, heads + 2 * kv_heads, head_dim)
+    positions = bench.rng.integers(0, POSITIONS, TOKENS).astype(np.int32)
+    slots = bench.rng.permutation(4 * BLOCK_SIZE)[:TOKENS].astype(np.int32)
+    made: list[NDArray[Any]] = []
+
+    def device() -> list[NDArray[Any]]:
+        if not made:
+            q = bench.poisoned(TOKENS, heads, head_dim)
+            shape = (4 * BLOCK_SIZE, kv_heads, head_dim // 2)
+            keys, values = bench.device.empty(shape, "u32"), bench.device.empty(shape, "u32")
+            step = ops.rope_kv_write(
+                bench.kernels,
+                bench.put(qkv.reshape(TOKENS, -1)),
+                q,
+                keys,
+                values,
+                bench.ints(positions),
+                bench.ints(slots),
+                bench.put(cos),
+                bench.put(sin),
+                None if q_norm is None else bench.put(q_norm),
+                None if k_norm is None else bench.put(k_norm),
+                bench.count(TOKENS),
+                rows=TOKENS,
+                num_heads=heads,
+                num_kv_heads=kv_heads,
+                head_dim=head_dim,
+                rope_dim=spec.rope_dim,
+                pairing=spec.rope_pairing,
+                eps=spec.norm_eps,
+            )
+            made.extend(bench.run(step, q, keys, values))
+        return made
+
+    def rotated(x: F32, norm: F32 | None) -> F32:
+        x = x if norm is None else reference.rms_norm(x, norm, spec.norm_eps)
+        return reference.rope(x, positions, cos, sin, spec.rope_pairing)
+
+    def queries() -> Pair:
+        return device()[0], rotated(qkv[:, :heads], q_norm)
+
+    def keys() -> Pair:
+        expected = rotated(qkv[:, heads : heads + kv_heads], k_norm)
+        return device()[1].view(np.float16)[slots], expected
+
+    def values() -> Pair:
+        return device()[2].view(np.float16)[slots], qkv[:, heads + kv_heads :]
+
+    shape = f"{TOKENS}×{{}}×{head_dim} base {base:g}"
+    yield compare("rope_kv_write q", "F32", shape.format(heads), "float", queries)
+    yield compare("rope_kv_write k", "F16", shape.format(kv_heads), "f16", keys)
+    yield compare("rope_kv_write v", "F16", shape.format(kv_heads), "f16", values)
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """A random KV cache in which each row's blocks lie scattered."""
+
+    keys: F32  # (slots, KVH, hd), values that f16 holds
+    values: F32
+    key_words: Tensor
+    value_words: Tensor
+    block_tables: NDArray[np.int32]
+
+
+def _paged(bench: Workbench, model: ModelFile, contexts: tuple[int, ...]) -> Paged:
+    spec = model.spec
+    per_row = [-(-length // BLOCK_SIZE) for length in contexts]
+    order = bench.rng.permutation(sum(per_row)).astype(np.int32)
+    tables = np.full((len(contexts), max(per_row) + 1), -1, np.int32)
+    for row, (start, end) in enumerate(pairwise(np.cumsum([0, *per_row]))):
+        tables[row, : end - start] = order[start:end]
+    shape = (sum(per_row) * BLOCK_SIZE, spec.num_kv_heads, spec.head_dim)
+    keys, values = (bench.normal(*shape).astype(np.float16) for _ in range(2))
+    words = [bench.put(array.view(np.uint32)) for array in (keys, values)]
+    return Paged(keys.astype(np.float32), values.astype(np.float32), words[0], words[1], tables)
+
+
+def check_attention(bench: Workbench, model: ModelFile) -> Iterator[Check]:
+    """Decode and prefill attention for every window among the layers, over contexts longer than it."""
+    for window in sorted({layer.window for layer in model.spec.layers}):
+        contexts = (*CONTEXTS, window + 40) if window else CONTEXTS
+        yield _check_decode(bench, model, contexts, window)
+        yield _check_prefill(bench, model, max(contexts), window)
+
+
+def _check_decode(
+    bench: Workbench, model: ModelFile, contexts: tuple[int, ...], window: int
+) -> Check:
+    spec, rows = model.spec, len(contexts)
+    splits = ops.decode_splits(bench.device, rows=rows, num_kv_heads=spec.num_kv_heads)
+
+    def run() -> Pair:
+        paged = _paged(bench, model, contexts)
+        q = bench.normal(rows, spec.num_heads, spec.head_dim)
+        y = bench.poisoned(*q.shape)
+        partial = ops.decode_partial_shape(
+            rows=rows, num_heads=spec.num_heads, head_dim=spec.head_dim, splits=splits
+        )
+        steps = ops.attention_decode(
+            bench.kernels,
+            bench.put(q),
+            paged.key_words,
+            paged.value_words,
+            bench.ints(paged.block_tables),
+            bench.ints(contexts),
+            bench.poisoned(*partial),
+            y,
+            bench.count(rows),
+            rows=rows,
+            num_heads=spec.num_heads,
+            num_kv_heads=spec.num_kv_heads,
+            head_dim=spec.head_dim,
+            block_size=BLOCK_SIZE,
+            window=window,
+            scale=spec.attention_scale,
+            splits=splits,
+        )
+        expected = reference.paged_attention(
+            q,
+            paged.keys,
+            paged.values,
+            paged.block_tables,
+            np.arange(rows + 1, dtype=np.int32),
+            np.array(contexts, np.int32) - 1,
+            BLOCK_SIZE,
+            window,
+            spec.attention_scale,
+        )
+        return bench.run(steps, y)[0], expected
+
+    shape = f"{rows} rows, context {max(contexts)}, window {window or 'all'}"
+    return compare("attention_decode", "F16", shape, "float", run)
+
+
+def _check_prefill(bench: Workbench, model: ModelFile, context: int, window: int) -> Check:
+    """A chunk at the end of one row's context, after keys of earlier chunks."""
+    spec = model.spec
+    tile_size = ops.prefill_tile_size(bench.device, num_heads=spec.num_heads)
+    tokens = min(context, tile_size + 9)  # one whole tile and a ragged one
+    first = context - tokens
+    tiles = np.array(
+        [
+            (0, start, min(tile_size, tokens - start), first + start)
+            for start in range(0, tokens, tile_size)
+        ],
+        np.int32,
+    )
+
+    def run() -> Pair:
+        paged = _paged(bench, model, (context,))
+        q = bench.normal(tokens, spec.num_heads, spec.head_dim)
+        y = bench.poisoned(*q.shape)
+        step = ops.attention_prefill(
+            bench.kernels,
+            bench.put(q),
+            paged.key_words,
+            paged.value_words,
+            bench.ints(paged.block_tables),
+            bench.ints([context]),
+            bench.ints(tiles),
+            bench.count(len(tiles)),
+            y,
+            max_tiles=len(tiles),
+            num_heads=spec.num_heads,
+            num_kv_heads=spec.num_kv_heads,
+            head_dim=spec.head_dim,
+            block_size=BLOCK_SIZE,
+            window=window,
+            scale=spec.attention_scale,
+            tile_size=tile_size,
+        )
+        expected = reference.paged_attention(
+            q,
+            paged.keys,
+            paged.values,
+            paged.block_tables,
+            np.array([0, tokens], np.int32),
+            np.arange(first, context, dtype=np.int32),
+            BLOCK_SIZE,
+            window,
+            spec.attention_scale,
+        )
+        return bench.run(step, y)[0], expected
+
+    shape = f"{tokens} tokens, context {context}, window {window or 'all'}"
+    return compare("attention_prefill", "F16", shape, "float", run)
+
+
+def _vector(model: ModelFile, info: TensorInfo | None) -> F32 | None:
+    if info is None:
+        return None
+    return dequantize(model.file.rows(info), info.type).reshape(-1)

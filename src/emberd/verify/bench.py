@@ -1,0 +1,71 @@
+"""Workbench: running dispatches on the device under test, with poisoned outputs and fresh random input."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..reference.ops import quantize_q8
+from ..runtime.device import Device, Tensor
+from ..runtime.kernel import Dispatch, Kernels, run_once
+from ..runtime.linear import QuantizedActivations
+
+F32 = NDArray[np.float32]
+
+
+class Workbench:
+    """A device, its kernels, and random numbers."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.kernels = Kernels(device)
+        self.rng = np.random.default_rng(secrets.randbits(64))
+
+    def normal(self, *shape: int) -> F32:
+        return self.rng.standard_normal(shape, dtype=np.float32)
+
+    def put(self, array: NDArray[Any]) -> Tensor:
+        return self.device.upload(array)
+
+    def ints(self, values: Sequence[int] | NDArray[Any]) -> Tensor:
+        return self.device.upload(np.asarray(values, np.int32))
+
+    def count(self, rows: int) -> Tensor:
+        return self.device.upload(np.array([rows], np.uint32))
+
+    def poisoned(self, *shape: int) -> Tensor:
+        """An output of NaN, so that what a kernel leaves out shows."""
+        return self.device.upload(np.full(shape, np.nan, np.float32))
+
+    def run(self, steps: Dispatch | Sequence[Dispatch], *outputs: Tensor) -> list[NDArray[Any]]:
+        run_once(self.device, [steps] if isinstance(steps, Dispatch) else list(steps))
+        return [self.device.read(output) for output in outputs]
+
+    def quantized(self, x: F32) -> tuple[QuantizedActivations, F32]:
+        """`x` as int8 activations on the device, made by the reference, and the values they stand for."""
+        q, scale = quantize_q8(x)
+        halves = np.repeat(scale, 2, axis=1)  # a scale for every 16 values
+        sums = q.reshape(len(q), -1, 16).astype(np.float32).sum(axis=2)
+        scales = np.stack([halves, halves * sums], axis=2)
+        activations = QuantizedActivations(
+            self.put(np.ascontiguousarray(q).view(np.uint32)), self.put(scales)
+        )
+        return activations, decoded(q, scale)
+
+
+def decoded(q: NDArray[np.int8], scale: F32) -> F32:
+    """The values that int8 activations stand for."""
+    return (q.reshape(*scale.shape, -1) * scale[..., None]).reshape(q.shape).astype(np.float32)
+
+
+def read_quantized(
+    bench: Workbench, steps: Dispatch, activations: QuantizedActivations
+) -> NDArray[np.float32]:
+    """Run a quantizing kernel; the values that its output stands for."""
+    words, scales = bench.run(steps, activations.q, activations.scales)
+    q = words.view(np.int8)
+    return decoded(q, np.ascontiguousarray(scales[:, ::2, 0]))

@@ -1,0 +1,64 @@
+"""Check: one comparison of the device with the reference, and the tolerances that decide it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DeviceError
+
+TOLERANCE = {
+    "float": 1e-5,  # float32 against float32
+    "f16": 1e-3,  # a value stored as f16 on the way
+    "int8_twin": 1e-5,  # int8 activations against a reference that quantizes the same way
+    "int8_round": 2e-3,  # rounding to int8: a value near a tie may fall to its other side
+    "exact": 0.0,  # token ids
+}
+"""‖out − ref‖ / ‖ref‖ by kind of computation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One row of verify's table. `error` is NaN where the kernel did not run or gave a NaN."""
+
+    kernel: str
+    type: str
+    shape: str
+    error: float
+    tolerance: float
+    note: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return self.error <= self.tolerance  # false for NaN
+
+    def renamed(self, kernel: str) -> Check:
+        return replace(self, kernel=kernel)
+
+
+def relative_error(out: NDArray[Any], ref: NDArray[Any]) -> float:
+    """‖out − ref‖ / ‖ref‖ in float64; NaN when `out` holds one."""
+    out64, ref64 = np.asarray(out, np.float64), np.asarray(ref, np.float64)
+    assert out64.shape == ref64.shape, (out64.shape, ref64.shape)
+    norm = float(np.linalg.norm(ref64))
+    return float(np.linalg.norm(out64 - ref64)) / (norm or 1.0)
+
+
+def compare(
+    kernel: str,
+    type_name: str,
+    shape: str,
+    kind: str,
+    run: Callable[[], tuple[NDArray[Any], NDArray[Any]]],
+) -> Check:
+    """Run one case, which gives (out, ref); a kernel that the device refuses is a failed row, not the end."""
+    try:
+        error, note = relative_error(*run()), ""
+    except (DeviceError, FileNotFoundError) as fault:
+        error, note = math.nan, str(fault)
+    return Check(kernel, type_name, shape, error, TOLERANCE[kind], note)

@@ -1,0 +1,165 @@
+"""Every kernel that a model uses, on the device against its NumPy twin, with the model's shapes and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..gguf.dequant import dequantize
+from ..gguf.reader import TensorInfo
+from ..gguf.spec import ModelFile, open_model
+from ..reference import ops as reference
+from ..runtime import linear, ops
+from ..runtime.device import Device
+from .attention import check_attention, check_rope
+from .bench import F32, Workbench, decoded, read_quantized
+from .check import Check, compare
+from .linear import check_embedding, check_products
+from .sampling import check_sampler
+
+TOKENS = 5
+
+Pair = tuple[NDArray[Any], NDArray[Any]]
+
+
+def check_kernels(device: Device, path: Path) -> Iterator[Check]:
+    """All checks of one model file. Raises ModelFileError for the file."""
+    model = open_model(path)
+    bench = Workbench(device)
+    try:
+        yield from check_embedding(bench, model)
+        yield from check_norms(bench, model)
+        yield from check_post_norm(bench, model)
+        yield from check_products(bench, model)
+        yield from check_rope(bench, model)
+        yield from check_attention(bench, model)
+        yield from check_activation(bench, model)
+        yield from check_head(bench, model)
+        yield from check_sampler(bench, model.spec.vocab_size)
+    finally:
+        model.close()
+
+
+def check_norms(bench: Workbench, model: ModelFile) -> Iterator[Check]:
+    """The norms ahead of projections, in the forms that these read."""
+    spec, layer = model.spec, model.tensors.layers[0]
+    weight = _vector(model, layer.attention_norm)
+    shape = f"{TOKENS}×{spec.hidden_size}"
+    sizes = {"rows": TOKENS, "width": spec.hidden_size}
+    x = bench.normal(TOKENS, spec.hidden_size) * np.float32(3)
+    expected = reference.rms_norm(x, weight, spec.norm_eps)
+    readers = [
+        info
+        for item in model.tensors.layers
+        for info in (item.q, item.k, item.v, item.gate, item.up)
+    ]
+    readers.append(model.tensors.output)
+
+    def plain() -> Pair:
+        y = bench.poisoned(TOKENS, spec.hidden_size)
+        step = ops.rms_norm(
+            bench.kernels, bench.put(x), bench.put(weight), y, eps=spec.norm_eps, **sizes
+        )
+        return bench.run(step, y)[0], expected
+
+    def quantizing() -> Pair:
+        out = linear.activations(bench.device, TOKENS, spec.hidden_size)
+        step = linear.rms_norm_quantize(
+            bench.kernels, bench.put(x), bench.put(weight), out, eps=spec.norm_eps, **sizes
+        )
+        return read_quantized(bench, step, out), decoded(*reference.quantize_q8(expected))
+
+    if any(_is_float(info) for info in readers):
+        yield compare("rms_norm", "F32", shape, "float", plain)
+    if not all(_is_float(info) for info in readers):
+        yield compare("rms_norm_quantize", "int8", shape, "int8_round", quantizing)
+
+
+def check_post_norm(bench: Workbench, model: ModelFile) -> Iterator[Check]:
+    """The norm between a projection and the residual add."""
+    spec, info = model.spec, model.tensors.layers[0].post_attention_norm
+    if info is None:
+        return
+    weight = _vector(model, info)
+
+    def run() -> Pair:
+        x, residual = (bench.normal(TOKENS, spec.hidden_size) for _ in range(2))
+        y = bench.put(residual)
+        step = ops.rms_norm_add(
+            bench.kernels,
+            bench.put(x),
+            bench.put(weight),
+            y,
+            rows=TOKENS,
+            width=spec.hidden_size,
+            eps=spec.norm_eps,
+        )
+        return bench.run(step, y)[0], residual + reference.rms_norm(x, weight, spec.norm_eps)
+
+    yield compare("rms_norm_add", "F32", f"{TOKENS}×{spec.hidden_size}", "float", run)
+
+
+def check_activation(bench: Workbench, model: ModelFile) -> Iterator[Check]:
+    """What stands ahead of the output and down projections."""
+    spec, layers = model.spec, model.tensors.layers
+    gate, up = bench.normal(TOKENS, spec.ffn_size), bench.normal(TOKENS, spec.ffn_size)
+    twin = reference.silu_mul if spec.activation == "silu" else reference.gelu_mul
+    gate_up = np.concatenate([gate, up], axis=1)
+    sizes = {"rows": TOKENS, "width": spec.ffn_size}
+    width = spec.num_heads * spec.head_dim
+
+    def plain() -> Pair:
+        y = bench.poisoned(TOKENS, spec.ffn_size)
+        step = ops.silu_mul(
+            bench.kernels, bench.put(gate_up), y, activation=spec.activation, **sizes
+        )
+        return bench.run(step, y)[0], twin(gate, up)
+
+    def quantizing() -> Pair:
+        out = linear.activations(bench.device, TOKENS, spec.ffn_size)
+        step = linear.silu_mul_quantize(
+            bench.kernels, bench.put(gate_up), out, activation=spec.activation, **sizes
+        )
+        return read_quantized(bench, step, out), decoded(*reference.quantize_q8(twin(gate, up)))
+
+    def attended() -> Pair:
+        x = bench.normal(TOKENS, width)
+        out = linear.activations(bench.device, TOKENS, width)
+        step = linear.quantize_q8(bench.kernels, bench.put(x), out, rows=TOKENS, width=width)
+        return read_quantized(bench, step, out), decoded(*reference.quantize_q8(x))
+
+    shape = f"{TOKENS}×{spec.ffn_size} {spec.activation}"
+    if any(_is_float(layer.down) for layer in layers):
+        yield compare("silu_mul", "F32", shape, "float", plain)
+    if not all(_is_float(layer.down) for layer in layers):
+        yield compare("silu_mul_quantize", "int8", shape, "int8_round", quantizing)
+    if not all(_is_float(layer.o) for layer in layers):
+        yield compare("quantize_q8", "int8", f"{TOKENS}×{width}", "int8_round", attended)
+
+
+def check_head(bench: Workbench, model: ModelFile) -> Iterator[Check]:
+    """Picking the rows that get logits."""
+    width = model.spec.hidden_size
+
+    def run() -> Pair:
+        x = bench.normal(TOKENS, width)
+        rows = np.array([4, 0, 2], np.int32)
+        y = bench.poisoned(len(rows), width)
+        step = ops.gather_rows(
+            bench.kernels, bench.put(x), bench.ints(rows), y, rows=len(rows), width=width
+        )
+        return bench.run(step, y)[0], x[rows]
+
+    yield compare("gather_rows", "F32", f"3×{width}", "float", run)
+
+
+def _vector(model: ModelFile, info: TensorInfo) -> F32:
+    return dequantize(model.file.rows(info), info.type).reshape(-1)
+
+
+def _is_float(info: TensorInfo) -> bool:
+    return info.type in linear.FLOAT_TYPES

@@ -1,0 +1,148 @@
+"""Products and embedding rows on a model's own weights: one case for each kernel that the model reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..gguf.dequant import dequantize
+from ..gguf.reader import TensorInfo
+from ..gguf.spec import ModelFile
+from ..reference import ops as reference
+from ..runtime import linear
+from ..runtime.weights import upload_matrix
+from .bench import F32, Workbench
+from .check import Check, compare
+
+TOKENS = (1, 4, 12, 20, 72)
+"""Numbers of tokens: each kernel and tile of the table serves one of them."""
+
+MAX_ROWS = 200
+"""Rows of a weight matrix that a case takes; no multiple of a tile, so that ragged edges are in it."""
+
+Pair = tuple[NDArray[Any], NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A matrix, and how the forward pass uses it."""
+
+    matrix: TensorInfo
+    bias: TensorInfo | None = None
+    accumulate: bool = False
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for roles that the same kernels serve."""
+        return (self.matrix.type, self.matrix.shape[1], self.bias is not None, self.accumulate)
+
+
+def roles(model: ModelFile) -> list[Role]:
+    """One role for each key in the model, the first that has it."""
+    adds = model.tensors.layers[0].post_attention_norm is None  # else the product is normed first
+    found: dict[tuple[Any, ...], Role] = {}
+    for layer in model.tensors.layers:
+        for role in (
+            Role(layer.q, layer.q_bias),
+            Role(layer.k, layer.k_bias),
+            Role(layer.v, layer.v_bias),
+            Role(layer.o, accumulate=adds),
+            Role(layer.gate),
+            Role(layer.up),
+            Role(layer.down, accumulate=adds),
+        ):
+            found.setdefault(role.key, role)
+    output = Role(model.tensors.output)
+    found.setdefault(output.key, output)
+    return list(found.values())
+
+
+def check_products(bench: Workbench, model: ModelFile) -> Iterator[Check]:
+    """y = x wᵀ for every role and every number of tokens."""
+    for role in roles(model):
+        raw = model.file.rows(role.matrix)[:MAX_ROWS]
+        weight = dequantize(raw, role.matrix.type)
+        bias = None
+        if role.bias is not None:
+            bias = dequantize(model.file.rows(role.bias), role.bias.type).reshape(-1)[: len(raw)]
+        for tokens in TOKENS:
+            yield _check_product(bench, role, raw, weight, bias, tokens)
+
+
+def _check_product(
+    bench: Workbench,
+    role: Role,
+    raw: NDArray[np.uint8],
+    weight: F32,
+    bias: F32 | None,
+    tokens: int,
+) -> Check:
+    names: list[str] = []
+    quantized = role.matrix.type not in linear.FLOAT_TYPES
+
+    def run() -> Pair:
+        matrix = upload_matrix(bench.device, [(raw, role.matrix.type)])
+        x = bench.normal(tokens, matrix.cols)
+        operand: Any = bench.put(x)
+        if quantized:
+            operand, x = bench.quantized(x)
+        before = bench.normal(tokens, matrix.rows) if role.accumulate else None
+        y = bench.poisoned(tokens, matrix.rows) if before is None else bench.put(before)
+        steps = linear.matmul(
+            bench.kernels,
+            matrix,
+            operand,
+            y,
+            rows=tokens,
+            count=bench.count(tokens),
+            bias=None if bias is None else bench.put(bias),
+            accumulate=role.accumulate,
+        )
+        names.extend(step.kernel.key.name for step in steps)
+        expected = x.astype(np.float64) @ weight.T.astype(np.float64)
+        expected += 0 if bias is None else bias
+        expected += 0 if before is None else before
+        return bench.run(steps, y)[0], expected
+
+    extras = " +bias" if role.bias is not None else " +=" if role.accumulate else ""
+    check = compare(
+        "matmul",
+        role.matrix.type.name,
+        f"{tokens}×{weight.shape[1]} · {weight.shape[0]}×{weight.shape[1]}{extras}",
+        "int8_twin" if quantized else "float",
+        run,
+    )
+    return check if not names else check.renamed(names[0])
+
+
+def check_embedding(bench: Workbench, model: ModelFile) -> Iterator[Check]:
+    """Rows of the embedding, by token id and by the token that was sampled last."""
+    info, scale = model.tensors.token_embedding, model.spec.embedding_scale
+    raw = model.file.rows(info)[:MAX_ROWS]
+    table = dequantize(raw, info.type)
+    tokens = 9
+
+    def run() -> Pair:
+        ids = bench.rng.integers(0, len(raw), tokens).astype(np.int32)
+        last = bench.rng.integers(0, len(raw), 4).astype(np.uint32)
+        sequences = bench.rng.integers(0, 4, tokens).astype(np.int32)
+        given = np.where(np.arange(tokens) % 2 == 0, ids, -1)
+        wanted = np.where(given < 0, last[sequences].astype(np.int32), ids)
+        y = bench.poisoned(tokens, table.shape[1])
+        steps = linear.embedding(
+            bench.kernels,
+            upload_matrix(bench.device, [(raw, info.type)]),
+            bench.ints(given),
+            bench.put(last),
+            bench.ints(sequences),
+            y,
+            rows=tokens,
+            scale=scale,
+        )
+        return bench.run(steps, y)[0], reference.embedding(table, wanted, scale)
+
+    yield compare("embedding", info.type.name, f"{tokens}×{table.shape[1]}", "float", run)

@@ -1,0 +1,122 @@
+"""The whole model on the device against the whole model in NumPy: a short prefill, then decode steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..gguf.spec import ModelFile, open_model
+from ..protocol import Admission, Batch, Runner, SamplingParams, WorkerOptions
+from ..reference.runner import CpuRunner
+from ..runtime.linear import FLOAT_TYPES
+from ..runtime.runner import GpuRunner
+from ..text.tokenizer import Tokenizer
+from .check import Check
+
+TEXT = (
+    "The lighthouse keeper wrote every evening what the sea had brought: a crate of oranges, two letters "
+    "in a bottle, and once, after a storm, a small boat with nobody in it."
+)
+DECODE_STEPS = 8
+CONTEXT = 256
+LIKELIEST = 5
+MAX_DIFFERENCE = {"float": 0.03, "int8": 0.45}
+"""Allowed difference of a log-probability among the five likeliest; MAX_MEAN: of the text's mean."""
+MAX_MEAN = {"float": 0.005, "int8": 0.03}
+
+
+def check_model(path: Path, device: str) -> Iterator[Check]:
+    """Raises ModelLoadError where the model does not fit into memory as float32, which the reference needs."""
+    model = open_model(path)
+    try:
+        ids = _prompt(model)
+        kind = "float" if _all_float(model) else "int8"
+    finally:
+        model.close()
+    options = WorkerOptions(
+        str(path), device=device, context_length=CONTEXT, max_sequences=1, max_batch_tokens=CONTEXT
+    )
+    cpu = CpuRunner.load(options)
+    try:
+        expected, ids_after = _run(cpu, ids, None)
+    finally:
+        cpu.close()
+    gpu = GpuRunner.load(options)
+    try:
+        found, _ = _run(gpu, ids, ids_after)
+    finally:
+        gpu.close()
+
+    prompt = slice(0, len(ids))
+    decode = slice(len(ids), None)
+    for name, part in (("prefill", prompt), ("decode", decode)):
+        rows = expected[part]
+        best = np.argsort(rows, axis=1)[:, -LIKELIEST:]
+        difference = np.abs(found[part] - rows)
+        worst = float(np.take_along_axis(difference, best, axis=1).max())
+        shape = f"{len(rows)} tokens, {LIKELIEST} likeliest"
+        yield Check(f"model {name}", kind, shape, worst, MAX_DIFFERENCE[kind])
+    places = np.arange(len(ids) - 1)
+    mean = float((found - expected)[places, ids[1:]].mean())
+    yield Check("model text", kind, f"mean of {len(places)} tokens", abs(mean), MAX_MEAN[kind])
+
+
+def _prompt(model: ModelFile) -> list[int]:
+    tokenizer = Tokenizer.from_metadata(model.file.metadata)
+    ids = tokenizer.encode(TEXT, add_special=True, parse_special=False)
+    return ids[: CONTEXT - DECODE_STEPS]
+
+
+def _all_float(model: ModelFile) -> bool:
+    layers = model.tensors.layers
+    matrices = [info for layer in layers for info in (layer.q, layer.o, layer.gate, layer.down)]
+    return all(info.type in FLOAT_TYPES for info in [*matrices, model.tensors.output])
+
+
+def _run(
+    runner: Runner, prompt: Sequence[int], continuation: Sequence[int] | None
+) -> tuple[NDArray[np.float64], list[int]]:
+    """Log-probabilities after each token of the prompt and of the continuation (its own greedy one if None)."""
+    runner.submit(_batch(runner, prompt, 0))
+    rows = [_log_softmax(_logits(runner))]
+    tokens: list[int] = []
+    for step in range(DECODE_STEPS):
+        token = int(rows[-1][-1].argmax()) if continuation is None else continuation[step]
+        tokens.append(token)
+        runner.submit(_batch(runner, [token], len(prompt) + step))
+        rows.append(_log_softmax(_logits(runner)))
+    return np.concatenate(rows), tokens
+
+
+def _batch(runner: Runner, token_ids: Sequence[int], start: int) -> Batch:
+    """One row's tokens from position `start` on; the sequence owns the first blocks, in order."""
+    count = len(token_ids)
+    positions = np.arange(start, start + count, dtype=np.int32)
+    greedy = SamplingParams(temperature=0)
+    return Batch(
+        token_ids=np.array(token_ids, np.int32),
+        positions=positions,
+        slot_mapping=positions.copy(),
+        query_start=np.array([0, count], np.int32),
+        context_lens=np.array([start + count], np.int32),
+        block_tables=np.arange(-(-CONTEXT // runner.block_size), dtype=np.int32)[None],
+        sequence_index=np.zeros(1, np.int32),
+        sample=np.zeros(1, np.bool_),
+        admissions=[Admission(0, greedy, tuple(token_ids), count)] if start == 0 else [],
+        logits_at=np.arange(count, dtype=np.int32),
+    )
+
+
+def _logits(runner: Runner) -> NDArray[np.float32]:
+    logits = runner.collect().logits
+    assert logits is not None
+    return logits
+
+
+def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return result
