@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,14 @@ from ..gguf.spec import describe, open_model
 _VERSION = 1  # part of the cache key: a change of ModelFacts makes older entries unknown
 _SAMPLE_BYTES = 64 * 1024
 _SAMPLES = 64
+_HINTS: dict[str, tuple[str, float, float]] = {  # field of SamplingParams: key, least, most
+    "temperature": ("general.sampling.temp", 0, 10),
+    "top_k": ("general.sampling.top_k", 0, 1 << 30),
+    "top_p": ("general.sampling.top_p", 0, 1),
+    "min_p": ("general.sampling.min_p", 0, 1),
+    "repetition_penalty": ("general.sampling.penalty_repeat", 0.01, 10),
+    "penalty_window": ("general.sampling.penalty_last_n", -1, 1 << 30),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,16 @@ def read_facts(path: Path, cache_dir: Path) -> ModelFacts:
         facts = _read(path)
         _save(cached, facts)
     return facts
+
+
+def sampling_hints(metadata: Mapping[str, Any]) -> dict[str, float]:
+    """Fields of SamplingParams that a file recommends; values that make no sense are left out."""
+    hints = {}
+    for name, (key, least, most) in _HINTS.items():
+        value = metadata.get(key)
+        if isinstance(value, int | float) and least <= value <= most:
+            hints[name] = value
+    return hints
 
 
 def content_digest(path: Path) -> str:

@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from ..errors import ConfigError, ModelFileError, ModelNotFoundError
+from ..gguf.reader import GGUFFile
 from .facts import ModelFacts, read_facts
 from .names import DEFAULT_TAG, check_name, full_name, name_key
 
@@ -77,6 +79,11 @@ class ModelStore:
     def find(self, name: str) -> StoredModel:
         """The model called `name`. Raises BadRequestError, ModelNotFoundError or ModelFileError."""
         return self._describe(*self._locate(check_name(name)))
+
+    def metadata(self, stored: StoredModel) -> dict[str, Any]:
+        """The file's own metadata, read anew. Raises ModelFileError."""
+        with GGUFFile(stored.path) as file:
+            return file.metadata
 
     def _locate(self, name: str) -> tuple[str, Path]:
         found = self._scan()

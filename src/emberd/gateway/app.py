@@ -1,0 +1,77 @@
+"""The application: routes, guards and error bodies put together. Its lifespan owns the workers.
+
+Adds no behaviour of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from .. import __version__
+from ..config import Config
+from ..errors import EmberdError
+from ..models.manager import ModelManager
+from . import errors
+from .edge import Edge
+from .ollama import routes as ollama
+from .openai import routes as openai
+from .root import router as root
+from .service import Service
+
+
+def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = ()) -> FastAPI:
+    """The ASGI application; `preload` names models to load at its start.
+
+    Its shutdown ends the manager's workers; `app.state.service` drains it before.
+    """
+    service = Service(config, manager)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        manager.preload(preload)
+        try:
+            yield
+        finally:
+            await manager.close()
+
+    app = FastAPI(
+        title="emberd",
+        version=__version__,
+        lifespan=lifespan,
+        redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.service = service
+    for router in (root, openai.router, ollama.router):
+        app.include_router(router)
+    for kind in (EmberdError, HTTPException, ClientDisconnect):
+        app.add_exception_handler(kind, errors.handle)
+    app.add_middleware(Edge, service=service)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """The document, with the schemas of the bodies that routes read themselves."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        bodies = [(schema, "validation") for schema in (*openai.BODIES, *ollama.BODIES)]
+        _, definitions = models_json_schema(
+            bodies,  # type: ignore[arg-type]
+            ref_template="#/components/schemas/{model}",
+        )
+        document["components"] = {"schemas": definitions["$defs"]}
+        for path in document["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)  # FastAPI's own, which is never sent
+        app.openapi_schema = document
+    return app.openapi_schema

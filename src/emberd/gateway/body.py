@@ -1,0 +1,157 @@
+"""Request bodies: JSON whatever the content type says, checked against a schema, faults named by field.
+
+Knows no route and no dialect; every fault is a BadRequestError.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict, ValidationError
+
+from ..errors import BadRequestError, EmberdError
+
+Json = dict[str, Any]
+_IGNORED_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+_MAX_IGNORED = 32
+
+
+class BodyTooLargeError(EmberdError):
+    """The body is longer than the setting allows (413)."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"the request body is larger than {limit} bytes; raise EMBERD_MAX_BODY to allow it"
+        )
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Number = Annotated[float, Strict()]
+Whole = Annotated[int, Strict(), BeforeValidator(_whole, json_schema_input_type=float)]
+Flag = Annotated[bool, Strict()]
+Text = Annotated[str, Strict()]
+
+
+class Schema(BaseModel):
+    """A body or a part of one. Fields that it does not name are ignored, null means absent."""
+
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+
+S = TypeVar("S", bound=Schema)
+
+
+async def read_json(request: Request, limit: int) -> Json:
+    """The body as a JSON object. Raises BadRequestError or BodyTooLargeError."""
+    raw = _decompress(await _read(request, limit), request.headers.get("content-encoding"), limit)
+    if not raw.strip():
+        raise BadRequestError("missing request body")
+    try:
+        text = raw.decode("utf-8-sig")
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise BadRequestError(f"the request body is not UTF-8 at byte {error.start}") from None
+    except RecursionError:
+        raise BadRequestError("the request body is nested too deeply") from None
+    except ValueError as error:
+        raise BadRequestError(f"the request body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BadRequestError(f"the request body must be a JSON object, not {_kind(value)}")
+    return _without_surrogates(value) if "\\u" in text else value
+
+
+def parse(schema: type[S], body: Json) -> S:
+    """`body` as `schema`. Raises BadRequestError naming the first field that is wrong."""
+    try:
+        return schema.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        path = _path(first["loc"], body)
+        if first["type"] == "missing":
+            raise BadRequestError(f"'{path}' is required", path) from None
+        reason = first["msg"].removeprefix("Value error, ")
+        reason = reason[0].lower() + reason[1:]
+        given = repr(first["input"])
+        given = given if len(given) <= 60 else given[:57] + "..."
+        raise BadRequestError(f"'{path}': {reason}; got {given}", path) from None
+
+
+def ignored_header(body: Json, schema: type[Schema], **parts: type[Schema]) -> dict[str, str]:
+    """The response header that lists fields which were sent and do nothing; empty if there are none."""
+    names = [name for name in body if name not in schema.model_fields]
+    for part, part_schema in parts.items():
+        if isinstance(body.get(part), dict):
+            names += [
+                f"{part}.{name}" for name in body[part] if name not in part_schema.model_fields
+            ]
+    shown = [name for name in names if _IGNORED_NAME.fullmatch(name)][:_MAX_IGNORED]
+    return {"x-emberd-ignored": ", ".join(shown)} if shown else {}
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise BodyTooLargeError(limit)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _decompress(raw: bytes, encoding: str | None, limit: int) -> bytes:
+    if encoding is None or encoding.strip().lower() in ("", "identity"):
+        return raw
+    if encoding.strip().lower() not in ("gzip", "x-gzip"):
+        raise BadRequestError(
+            f"content-encoding '{encoding}' is not supported; send gzip or none", "content-encoding"
+        )
+    decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        plain = decoder.decompress(raw, limit + 1)
+    except zlib.error as error:
+        raise BadRequestError(f"the request body is not valid gzip: {error}") from None
+    if len(plain) > limit:
+        raise BodyTooLargeError(limit)
+    if not decoder.eof:
+        raise BadRequestError("the request body's gzip data is cut short")
+    return plain
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _without_surrogates(value: Any) -> Any:
+    """Half of a surrogate pair, as from a client that cut an emoji in two, becomes U+FFFD."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_without_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+    return value
+
+
+def _path(location: tuple[int | str, ...], body: Any) -> str:
+    """`messages[0].content`. Union members that pydantic adds to the location are left out."""
+    path, place = "", body
+    for position, part in enumerate(location):
+        if isinstance(part, int):
+            if not isinstance(place, list) or part >= len(place):
+                continue
+            path, place = f"{path}[{part}]", place[part]
+        elif isinstance(place, dict) and (part in place or position == len(location) - 1):
+            path, place = f"{path}.{part}" if path else part, place.get(part)
+    return path
+
+
+def _kind(value: Any) -> str:
+    kinds = {list: "an array", str: "a text", bool: "a boolean", type(None): "null"}
+    return kinds.get(type(value), "a number")

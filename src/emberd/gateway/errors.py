@@ -1,0 +1,143 @@
+"""Exceptions to answers: one body for each API family, the same statuses for all.
+
+The only place that knows error bodies. The family follows from the path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from ..errors import (
+    BadRequestError,
+    ContextOverflowError,
+    EmberdError,
+    ModelFileError,
+    ModelNotFoundError,
+    NotSupportedError,
+    OverloadedError,
+)
+from .body import BodyTooLargeError
+
+CLIENT_GONE = 499  # never sent: nobody is there; it is what the log shows
+_OPENAI_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    501: "not_supported_error",
+    503: "overloaded_error",
+}
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "request_too_large",
+    503: "overloaded_error",
+}
+
+
+def status_of(error: Exception) -> int:
+    match error:
+        case HTTPException():
+            return error.status_code
+        case BodyTooLargeError():
+            return 413
+        case BadRequestError() | ModelFileError():
+            return 400
+        case ModelNotFoundError():
+            return 404
+        case NotSupportedError():
+            return 501
+        case OverloadedError():
+            return 503
+    return 500
+
+
+def error_response(error: Exception, path: str) -> Response:
+    """The answer to a request for `path` that ended in `error`."""
+    status = status_of(error)
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    if isinstance(error, OverloadedError):
+        headers["retry-after"] = str(error.retry_after)
+    elif status >= 500:
+        headers["x-should-retry"] = "false"  # it would fail again, after as much work
+    return JSONResponse(error_body(error, path), status, headers)
+
+
+def error_body(error: Exception, path: str) -> dict[str, Any]:
+    if path.startswith("/v1/messages"):
+        kind = _ANTHROPIC_TYPES.get(status_of(error), "api_error")
+        return {"type": "error", "error": {"type": kind, "message": message_of(error)}}
+    if path == "/api" or path.startswith("/api/"):
+        return ollama_error(error)
+    return openai_error(error)
+
+
+def openai_error(error: Exception) -> dict[str, Any]:
+    status = status_of(error)
+    kind = _OPENAI_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    body: dict[str, Any] = {
+        "message": message_of(error),
+        "type": kind,
+        "param": getattr(error, "param", None),
+        "code": _code(error),
+    }
+    if isinstance(error, ContextOverflowError):
+        body |= {"n_prompt_tokens": error.num_prompt_tokens, "n_ctx": error.context_length}
+    return {"error": body}
+
+
+def ollama_error(error: Exception) -> dict[str, Any]:
+    return {"error": message_of(error)}
+
+
+def message_of(error: Exception) -> str:
+    """For the caller: our own errors speak, anything else is our bug and stays in the log."""
+    if isinstance(error, EmberdError):
+        return error.message
+    if isinstance(error, HTTPException):
+        return str(error.detail)
+    return "internal error; the daemon's log tells more"
+
+
+async def handle(request: Request, error: Exception) -> Response:
+    """Exception handler of the application."""
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=CLIENT_GONE)
+    return error_response(_described(error, request), request.url.path)
+
+
+def _described(error: Exception, request: Request) -> Exception:
+    """Starlette's own 404 and 405 say only "Not Found"; ours say what was asked for."""
+    if not isinstance(error, HTTPException):
+        return error
+    path = request.url.path if len(request.url.path) <= 200 else request.url.path[:200] + "..."
+    details: Mapping[int, str] = {
+        404: f"no route {request.method} {path}; /openapi.json lists the routes",
+        405: f"{path} does not take {request.method}; see the Allow header",
+    }
+    detail = details.get(error.status_code, error.detail)
+    return HTTPException(error.status_code, detail, error.headers)
+
+
+def _code(error: Exception) -> str | None:
+    match error:
+        case ContextOverflowError():
+            return "context_length_exceeded"
+        case ModelNotFoundError():
+            return "model_not_found"
+        case NotSupportedError():
+            return "not_supported"
+        case OverloadedError():
+            return "overloaded"
+    return None

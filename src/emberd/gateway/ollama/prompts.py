@@ -1,0 +1,101 @@
+"""Ollama requests to prompt ids: messages for the template, continued contexts, and cutting where it is allowed.
+
+Blocks; runs in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...models.loaded import LoadedModel
+from ..service import PromptIds, fits
+from .schema import ChatRequest, GenerateRequest, Message, ToolCall
+
+Messages = list[dict[str, Any]]
+
+
+@dataclass(slots=True)
+class Cut:
+    """What was left out of a conversation to make it fit."""
+
+    num_messages: int = 0
+    num_tokens: int = 0
+
+
+def generate_prompt(model: LoadedModel, body: GenerateRequest) -> PromptIds:
+    """Raises BadRequestError."""
+    prompt = body.prompt or ""
+    if body.raw:
+        return PromptIds((tuple(model.raw_ids(prompt)),), param="prompt")
+    messages: Messages = [{"role": "user", "content": prompt}]
+    if body.system:
+        messages.insert(0, {"role": "system", "content": body.system})
+    ids = model.chat_ids(messages, None, body.template or None)
+    if body.context:
+        bos = model.tokenizer.bos_id
+        ids = ids[1:] if bos is not None and ids[:1] == [bos] else ids  # the context has it
+        ids = [*model.known_ids(body.context, "context"), *ids]
+    return PromptIds((tuple(ids),), param="prompt")
+
+
+def chat_prompt(model: LoadedModel, body: ChatRequest, cut: Cut) -> PromptIds:
+    """Raises BadRequestError. What `truncate` leaves out is counted in `cut`."""
+    messages = [_message(message) for message in body.messages]
+
+    def encode(kept: Messages) -> list[int]:
+        return model.chat_ids(kept, body.tools or None)
+
+    ids = encode(messages)
+    if body.truncate and not fits(model, len(ids)):
+        kept, kept_ids = _newest_turns(messages, encode, lambda ids: fits(model, len(ids)))
+        cut.num_messages = len(messages) - len(kept)
+        cut.num_tokens = len(ids) - len(kept_ids)
+        ids = kept_ids
+    return PromptIds((tuple(ids),))
+
+
+def _newest_turns(
+    messages: Messages,
+    encode: Callable[[Messages], list[int]],
+    fits: Callable[[Sequence[int]], bool],
+) -> tuple[Messages, list[int]]:
+    """The most turns, counted from the end, that fit; at least the last.
+
+    A turn begins with a user message. System messages belong to none and always stay.
+    """
+    starts = [i for i, message in enumerate(messages) if message["role"] == "user"][1:]
+
+    def without(num_turns: int) -> Messages:
+        first = starts[num_turns - 1]
+        return [m for i, m in enumerate(messages) if i >= first or m["role"] == "system"]
+
+    if not starts:
+        return messages, encode(messages)
+    low, high = 1, len(starts)
+    while low < high:
+        middle = (low + high) // 2
+        if fits(encode(without(middle))):
+            high = middle
+        else:
+            low = middle + 1
+    return without(low), encode(without(low))
+
+
+def _message(message: Message) -> dict[str, Any]:
+    result: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.thinking is not None:
+        result["reasoning_content"] = message.thinking
+    if message.tool_calls:
+        result["tool_calls"] = [_call(call) for call in message.tool_calls]
+    if message.tool_call_id is not None:
+        result["tool_call_id"] = message.tool_call_id
+    if name := message.tool_name or message.name:
+        result["name"] = name
+    return result
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.function.name, "arguments": call.function.arguments or {}}
+    return {"type": "function", "function": function} | ({"id": call.id} if call.id else {})

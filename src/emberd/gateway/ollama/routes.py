@@ -1,0 +1,147 @@
+"""Ollama routes: their shapes to the internal request and back, nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from ... import __version__
+from ...errors import NotSupportedError
+from ...models.loaded import LoadedModel
+from ..body import ignored_header
+from ..generate import Generation
+from ..routing import documented, read_body, request_id_of, service_of
+from ..service import PromptIds, Wish
+from ..stream import LineStream, while_connected
+from .describe import list_item, running_item, show
+from .prompts import chat_prompt, generate_prompt
+from .schema import ChatRequest, GenerateRequest, GeneratingFields, Options, ShowRequest
+from .shape import Answer, message_text, response_text
+
+router = APIRouter(prefix="/api")
+BODIES = (GenerateRequest, ChatRequest, ShowRequest)
+DEFAULTS: dict[str, Any] = {
+    "temperature": 0.8,
+    "top_k": 40,
+    "top_p": 0.9,
+    "repetition_penalty": 1.0,
+    "penalty_window": 64,
+}
+OLLAMA_VERSION = "0.12.6"  # the one whose API this is; clients compare it
+
+
+@router.post("/generate", openapi_extra=documented(GenerateRequest))
+async def generate(request: Request) -> Response:
+    body, raw = await read_body(request, GenerateRequest)
+    body.refuse_unserved()
+    answer = Answer(body.model, response_text, with_context=not body.raw)
+    if not body.prompt:
+        return await _load_or_unload(request, body, answer)
+    return await _generate(request, body, raw, answer, lambda model: generate_prompt(model, body))
+
+
+@router.post("/chat", openapi_extra=documented(ChatRequest))
+async def chat(request: Request) -> Response:
+    body, raw = await read_body(request, ChatRequest)
+    body.refuse_unserved()
+    answer = Answer(body.model, message_text)
+    if not body.messages:
+        return await _load_or_unload(request, body, answer)
+    return await _generate(
+        request, body, raw, answer, lambda model: chat_prompt(model, body, answer.cut)
+    )
+
+
+@router.get("/version")
+async def version() -> Response:
+    return JSONResponse({"version": OLLAMA_VERSION, "emberd": __version__})
+
+
+@router.get("/tags")
+async def tags(request: Request) -> Response:
+    service = service_of(request)
+    stored = await asyncio.to_thread(service.manager.store.models)
+    return JSONResponse({"models": [list_item(model, service.config) for model in stored]})
+
+
+@router.get("/ps")
+async def running(request: Request) -> Response:
+    models = service_of(request).manager.loaded()
+    return JSONResponse({"models": [running_item(model) for model in models]})
+
+
+@router.post("/show", openapi_extra=documented(ShowRequest))
+async def show_model(request: Request) -> Response:
+    body, _ = await read_body(request, ShowRequest)
+    service = service_of(request)
+    description = await asyncio.to_thread(
+        show, service.manager.store, service.config, body.wanted(), bool(body.verbose)
+    )
+    return JSONResponse(description)
+
+
+def _unserved(method: str, path: str) -> None:
+    async def refuse() -> Response:
+        raise NotSupportedError(f"{method} /api{path} is not supported by this build of emberd")
+
+    router.add_api_route(path, refuse, methods=[method], include_in_schema=False)
+
+
+for _method, _path in (
+    ("POST", "/pull"),
+    ("POST", "/push"),
+    ("POST", "/create"),
+    ("POST", "/copy"),
+    ("DELETE", "/delete"),
+    ("POST", "/embed"),
+    ("POST", "/embeddings"),
+    ("GET", "/blobs/{digest}"),  # HEAD too
+    ("POST", "/blobs/{digest}"),
+    ("POST", "/me"),
+    ("POST", "/signout"),
+):
+    _unserved(_method, _path)
+
+
+async def _generate(
+    request: Request,
+    body: GeneratingFields,
+    raw: dict[str, Any],
+    answer: Answer,
+    read_prompts: Callable[[LoadedModel], PromptIds],
+) -> Response:
+    generation = await _start(request, body, read_prompts)
+    headers = {**ignored_header(raw, type(body), options=Options), **answer.headers()}
+    if body.stream is not False:
+        lines = answer.lines(generation, service_of(request).config.ping)
+        return LineStream(lines, generation.close, headers)
+    try:
+        whole = await while_connected(request, answer.whole(generation))
+    finally:
+        generation.close()
+    return JSONResponse(whole, headers=headers)
+
+
+async def _start(
+    request: Request, body: GeneratingFields, read_prompts: Callable[[LoadedModel], PromptIds]
+) -> Generation:
+    options = body.options or Options()
+    wish = Wish(options.sampling(), DEFAULTS, options.stops(), options.num_ctx)
+    start = service_of(request).start(
+        request_id_of(request), body.model, body.keep_alive_seconds(), wish, read_prompts
+    )
+    return await while_connected(request, start)
+
+
+async def _load_or_unload(request: Request, body: GeneratingFields, answer: Answer) -> Response:
+    """One JSON object, also where a stream was asked for."""
+    service, keep_alive = service_of(request), body.keep_alive_seconds()
+    if keep_alive == 0:
+        await service.manager.unload(body.model)
+        return JSONResponse(answer.bare("unload"))
+    await while_connected(request, service.load(body.model, keep_alive))
+    return JSONResponse(answer.bare("load"))

@@ -1,0 +1,161 @@
+"""Ollama request bodies: the fields that are used, and those that must be refused rather than ignored."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ...config import keep_alive_seconds
+from ...errors import BadRequestError
+from ..body import Flag, Number, Schema, Text, Whole
+from ..sampling import MAX_PENALTY_WINDOW, Sampling
+
+_GO_TEMPLATE = re.compile(r"\{\{[^}]*(?<![\w'\"\])])[.$]")
+_MAX_STOPS = 64
+
+
+class Options(Schema):
+    num_ctx: Annotated[Whole, Field(ge=1)] | None = None
+    num_predict: Whole | None = None  # -1 and -2: until it ends or the context is full
+    seed: Annotated[Whole, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
+    temperature: Annotated[Number, Field(ge=0)] | None = None
+    top_k: Annotated[Whole, Field(ge=-1, lt=1 << 31)] | None = None
+    top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    repeat_last_n: Annotated[Whole, Field(ge=-1, le=MAX_PENALTY_WINDOW)] | None = None
+    repeat_penalty: Annotated[Number, Field(gt=0, le=10)] | None = None
+    presence_penalty: Annotated[Number, Field(ge=-10, le=10)] | None = None
+    frequency_penalty: Annotated[Number, Field(ge=-10, le=10)] | None = None
+    stop: Text | Annotated[list[Text], Field(max_length=_MAX_STOPS)] | None = None
+
+    def sampling(self) -> Sampling:
+        """Raises BadRequestError."""
+        if self.num_predict == 0:
+            raise BadRequestError(
+                "'options.num_predict': 0 tokens cannot be generated; send 1 or more, or -1 for no limit",
+                "options.num_predict",
+            )
+        unlimited = self.num_predict is None or self.num_predict < 0
+        return Sampling(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repeat_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            penalty_window=self.repeat_last_n,
+            seed=self.seed,
+            max_tokens=None if unlimited else self.num_predict,
+        )
+
+    def stops(self) -> tuple[str, ...]:
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return tuple(stop for stop in stops if stop)
+
+
+class GeneratingFields(Schema):
+    """What both generating routes take."""
+
+    model: Text
+    stream: Flag | None = None
+    options: Options | None = None
+    keep_alive: Number | Text | None = None
+    format: Any = None
+    think: Flag | Text | None = None
+    truncate: Flag | None = None
+    logprobs: Flag | None = None
+
+    def keep_alive_seconds(self) -> float | None:
+        """Raises BadRequestError."""
+        if self.keep_alive is None or self.keep_alive == "":
+            return None
+        try:
+            return keep_alive_seconds(self.keep_alive)
+        except ValueError as error:
+            raise BadRequestError(f"'keep_alive': {error}", "keep_alive") from None
+
+    def refuse_unserved(self) -> None:
+        """Raises BadRequestError for what would change the answer if it were served."""
+        if self.format not in (None, ""):
+            raise BadRequestError("'format' is not supported yet; leave it out", "format")
+        if self.think not in (None, False, ""):
+            raise BadRequestError(f'"{self.model:.512}" does not support thinking', "think")
+        if self.logprobs:
+            raise BadRequestError("'logprobs' is not supported yet; leave it out", "logprobs")
+
+
+class GenerateRequest(GeneratingFields):
+    prompt: Text | None = None
+    suffix: Text | None = None
+    system: Text | None = None
+    template: Text | None = None
+    context: list[Whole] | None = None
+    raw: Flag | None = None
+    images: list[Any] | None = None
+
+    def refuse_unserved(self) -> None:
+        super().refuse_unserved()
+        if self.suffix:
+            raise BadRequestError(f'"{self.model:.512}" does not support insert', "suffix")
+        if self.images:
+            raise BadRequestError(f'"{self.model:.512}" does not support images', "images")
+        if self.raw and (self.template or self.system or self.context):
+            raise BadRequestError(
+                "'raw' leaves no place for 'template', 'system' or 'context'", "raw"
+            )
+        if self.template and _GO_TEMPLATE.search(self.template):
+            raise BadRequestError(
+                "'template' is a Go template, which is not supported; send a Jinja chat template, or "
+                "the whole prompt with 'raw'",
+                "template",
+            )
+
+
+class CalledFunction(Schema):
+    name: Text
+    arguments: dict[str, Any] | Text | None = None
+
+
+class ToolCall(Schema):
+    id: Text | None = None
+    function: CalledFunction
+
+
+class Message(Schema):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: Text | list[dict[str, Any]] | None = None
+    thinking: Text | None = None
+    images: list[Any] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_name: Text | None = None
+    name: Text | None = None
+    tool_call_id: Text | None = None
+
+
+class ChatRequest(GeneratingFields):
+    messages: list[Message]
+    tools: list[dict[str, Any]] | None = None
+
+    def refuse_unserved(self) -> None:
+        super().refuse_unserved()
+        for index, message in enumerate(self.messages):
+            if message.images:
+                path = f"messages[{index}].images"
+                raise BadRequestError(
+                    f"'{path}': \"{self.model:.512}\" does not support images", path
+                )
+
+
+class ShowRequest(Schema):
+    model: Text | None = None
+    name: Text | None = None  # the older spelling
+    verbose: Flag | None = None
+
+    def wanted(self) -> str:
+        """Raises BadRequestError."""
+        if not (name := self.model or self.name):
+            raise BadRequestError("'model' is required", "model")
+        return name

@@ -1,0 +1,169 @@
+"""OpenAI routes: their shapes to the internal request and back, nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from ...config import keep_alive_seconds
+from ...errors import BadRequestError
+from ...models.loaded import LoadedModel
+from ...models.names import short_name
+from ...models.store import StoredModel
+from ..body import ignored_header
+from ..generate import Generation
+from ..routing import documented, read_body, request_id_of, service_of
+from ..service import PromptIds, Service, Wish
+from ..stream import EventStream, while_connected
+from .messages import template_messages
+from .schema import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    SamplingFields,
+    refuse_unserved_chat,
+    refuse_unserved_completion,
+)
+from .shape import Answer, ChatShape, CompletionShape
+
+router = APIRouter(prefix="/v1")
+BODIES = (ChatCompletionRequest, CompletionRequest)
+DEFAULTS: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0}
+_MAX_PROMPTS = 256
+_TEMPLATE_NAMES = {"messages", "tools", "documents", "add_generation_prompt", "template"}
+
+
+@router.post("/chat/completions", openapi_extra=documented(ChatCompletionRequest))
+async def chat_completions(request: Request) -> Response:
+    body, raw = await read_body(request, ChatCompletionRequest)
+    refuse_unserved_chat(body)
+    messages = template_messages(body.messages)
+    tools = None if body.tool_choice == "none" else body.tools or None
+    variables = _template_variables(body)
+
+    def read_prompts(model: LoadedModel) -> PromptIds:
+        ids = model.chat_ids(messages, tools, **variables)
+        return PromptIds((tuple(ids),), body.n or 1)
+
+    limit = body.max_completion_tokens or body.max_tokens
+    generation = await _start(request, body, body.sampling(limit), read_prompts)
+    answer = Answer(ChatShape(), body.model)
+    return await _respond(request, body, answer, generation, ignored_header(raw, type(body)))
+
+
+@router.post("/completions", openapi_extra=documented(CompletionRequest))
+async def completions(request: Request) -> Response:
+    body, raw = await read_body(request, CompletionRequest)
+    refuse_unserved_completion(body)
+
+    def read_prompts(model: LoadedModel) -> PromptIds:
+        return PromptIds(_raw_prompts(model, body.prompt), body.n or 1, "prompt")
+
+    generation = await _start(request, body, body.sampling(body.max_tokens), read_prompts)
+    answer = Answer(CompletionShape(), body.model)
+    return await _respond(request, body, answer, generation, ignored_header(raw, type(body)))
+
+
+@router.get("/models")
+async def list_models(request: Request) -> Response:
+    service = service_of(request)
+    stored = await asyncio.to_thread(service.manager.store.models)
+    return JSONResponse({"object": "list", "data": [_model(service, model) for model in stored]})
+
+
+@router.get("/models/{name:path}")
+async def show_model(request: Request, name: str) -> Response:
+    service = service_of(request)
+    stored = await asyncio.to_thread(service.manager.store.find, name)
+    return JSONResponse({**_model(service, stored), "id": name})
+
+
+async def _start(
+    request: Request, body: SamplingFields, sampling: Any, read_prompts: Any
+) -> Generation:
+    keep_alive = None
+    if body.keep_alive is not None:
+        try:
+            keep_alive = keep_alive_seconds(body.keep_alive)
+        except ValueError as error:
+            raise BadRequestError(f"'keep_alive': {error}", "keep_alive") from None
+    wish = Wish(sampling, DEFAULTS, body.stops())
+    start = service_of(request).start(
+        request_id_of(request), body.model, keep_alive, wish, read_prompts
+    )
+    return await while_connected(request, start)
+
+
+async def _respond(
+    request: Request,
+    body: SamplingFields,
+    answer: Answer,
+    generation: Generation,
+    headers: Mapping[str, str],
+) -> Response:
+    if body.stream:
+        chunks = answer.chunks(generation, body.include_usage)
+        return EventStream(chunks, generation.close, service_of(request).config.ping, headers)
+    try:
+        whole = await while_connected(request, answer.whole(generation))
+    finally:
+        generation.close()
+    return JSONResponse(whole, headers=dict(headers))
+
+
+def _template_variables(body: ChatCompletionRequest) -> dict[str, Any]:
+    variables = body.chat_template_kwargs or {}
+    if taken := sorted(_TEMPLATE_NAMES & set(variables)):
+        path = f"chat_template_kwargs.{taken[0]}"
+        raise BadRequestError(f"'{path}' cannot be set: the conversation sets it", path)
+    return variables
+
+
+def _raw_prompts(
+    model: LoadedModel, prompt: str | list[str] | list[int] | list[list[int]]
+) -> tuple[tuple[int, ...], ...]:
+    """Ids of each prompt: text is tokenized, ids are taken as they are."""
+    prompts: list[Any]
+    if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
+        prompts = [prompt]
+    else:
+        prompts = list(prompt)
+    if not 1 <= len(prompts) <= _MAX_PROMPTS:
+        raise BadRequestError(
+            f"'prompt' holds {len(prompts)} prompts; send 1 to {_MAX_PROMPTS}", "prompt"
+        )
+    return tuple(
+        tuple(model.raw_ids(one)) if isinstance(one, str) else model.known_ids(one, "prompt")
+        for one in prompts
+    )
+
+
+def _model(service: Service, stored: StoredModel) -> dict[str, Any]:
+    loaded = service.manager.loaded_from(stored.path)
+    facts = stored.facts
+    context_length = loaded.context_length if loaded else facts.context_length
+    if loaded is None and service.config.ctx is not None:
+        context_length = min(context_length, service.config.ctx)
+    return {
+        "id": short_name(stored.name),
+        "object": "model",
+        "created": math.floor(stored.modified.timestamp()),
+        "owned_by": "emberd",
+        "max_model_len": context_length,
+        "context_length": context_length,
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "capabilities": ["completion"],
+        "loaded": loaded is not None,
+        "meta": {
+            "n_ctx": context_length,
+            "n_ctx_train": facts.context_length,
+            "n_params": facts.num_parameters,
+            "n_vocab": facts.vocab_size,
+            "n_embd": facts.embedding_length,
+            "size": stored.size,
+        },
+    }

@@ -1,0 +1,169 @@
+"""OpenAI request bodies: the fields that are used, and those that must be refused rather than ignored."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ...errors import BadRequestError, NotSupportedError
+from ..body import Flag, Number, Schema, Text, Whole
+from ..sampling import MAX_PENALTY_WINDOW, Sampling
+
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+KeepAlive = Number | Text
+_MAX_STOPS = 64
+
+
+class StreamOptions(Schema):
+    include_usage: Flag | None = None
+
+
+class SamplingFields(Schema):
+    """What both generating routes take."""
+
+    model: Text
+    stream: Flag | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[Whole, Field(ge=-1, lt=1 << 31)] | None = None
+    min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[Number, Field(gt=0, le=10)] | None = None
+    repeat_penalty: Annotated[Number, Field(gt=0, le=10)] | None = None
+    repeat_last_n: Annotated[Whole, Field(ge=-1, le=MAX_PENALTY_WINDOW)] | None = None
+    seed: Annotated[Whole, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
+    stop: Text | Annotated[list[Text], Field(max_length=_MAX_STOPS)] | None = None
+    n: Annotated[Whole, Field(ge=1, le=8)] | None = None
+    ignore_eos: Flag | None = None
+    keep_alive: KeepAlive | None = None
+    logit_bias: dict[str, Any] | None = None
+
+    def sampling(self, max_tokens: int | None) -> Sampling:
+        repetition = self.repetition_penalty
+        return Sampling(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repeat_penalty if repetition is None else repetition,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            penalty_window=self.repeat_last_n,
+            seed=self.seed,
+            max_tokens=max_tokens,
+            ignore_eos=self.ignore_eos,
+        )
+
+    def stops(self) -> tuple[str, ...]:
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return tuple(stop for stop in stops if stop)
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class FunctionCall(Schema):
+    name: Text
+    arguments: Any = None  # JSON text, maybe not valid
+
+
+class ToolCall(Schema):
+    id: Text | None = None
+    function: FunctionCall
+
+
+class ChatMessage(Schema):
+    role: Role
+    content: Text | list[dict[str, Any]] | None = None
+    name: Text | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: Text | None = None
+    function_call: FunctionCall | None = None
+    reasoning_content: Text | None = None
+
+
+class ChatCompletionRequest(SamplingFields):
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Text | dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    logprobs: Flag | None = None
+    top_logprobs: Whole | None = None
+    modalities: list[Text] | None = None
+    functions: list[dict[str, Any]] | None = None
+    grammar: Any = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class CompletionRequest(SamplingFields):
+    prompt: Text | list[Text] | list[Whole] | list[list[Whole]]
+    best_of: Whole | None = None
+    echo: Flag | None = None
+    logprobs: Whole | None = None
+    suffix: Text | None = None
+    grammar: Any = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+
+
+_CONSTRAINTS = ("grammar", "structured_outputs", "guided_json", "guided_regex", "guided_choice")
+
+
+def refuse_unserved_chat(body: ChatCompletionRequest) -> None:
+    """Raises NotSupportedError, or BadRequestError, for what would change the answer if it were served."""
+    _refuse_shared(body)
+    kind = (body.response_format or {}).get("type", "text")
+    if kind != "text":
+        raise _unserved("response_format", f"type '{kind}'")
+    if body.logprobs:
+        raise _unserved("logprobs")
+    if body.top_logprobs is not None:
+        raise BadRequestError("'top_logprobs' needs 'logprobs' to be true", "top_logprobs")
+    if any(kind != "text" for kind in body.modalities or ()):
+        raise _unserved("modalities", "other than text")
+    if body.functions:
+        raise _unserved("functions", "(send 'tools')")
+    if isinstance(body.tool_choice, dict) or body.tool_choice == "required":
+        raise _unserved("tool_choice", "that forces a call")
+    if body.tool_choice not in (None, "auto", "none"):
+        raise BadRequestError(
+            "'tool_choice' must be none, auto, required or an object", "tool_choice"
+        )
+
+
+def refuse_unserved_completion(body: CompletionRequest) -> None:
+    """As refuse_unserved_chat."""
+    _refuse_shared(body)
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise BadRequestError("'best_of' must equal 'n'", "best_of")
+    if body.echo:
+        raise _unserved("echo")
+    if body.logprobs is not None:
+        raise _unserved("logprobs")
+    if body.suffix:
+        raise _unserved("suffix")
+
+
+def _refuse_shared(body: ChatCompletionRequest | CompletionRequest) -> None:
+    if body.logit_bias:
+        raise _unserved("logit_bias")
+    for name in _CONSTRAINTS:
+        if getattr(body, name) is not None:
+            raise _unserved(name)
+
+
+def _unserved(field: str, detail: str = "") -> NotSupportedError:
+    subject = f"'{field}' {detail}".rstrip()
+    return NotSupportedError(f"{subject} is not supported by this build; leave it out", field)

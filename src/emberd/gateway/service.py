@@ -1,0 +1,159 @@
+"""Service: what all routes share. Starts generations on loaded models, counts them, and drains at the end.
+
+Everything that can be wrong with a request is found here before its first byte is answered. Knows no dialect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import Config
+from ..errors import BadRequestError, ContextOverflowError, OverloadedError
+from ..models.loaded import LoadedModel
+from ..models.manager import ModelManager
+from .generate import Generation, Prompt
+from .sampling import Sampling, sampling_params
+
+LEAVING = "the daemon is shutting down; try again when it is back"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptIds:
+    """Prompts of one request. `copies` sequences are made of each, in that order."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    copies: int = 1
+    param: str = "messages"  # the field that a too long prompt came from
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How the reply should be made, whatever the prompt is."""
+
+    sampling: Sampling
+    defaults: dict[str, Any]  # of the protocol
+    stop: tuple[str, ...] = ()
+    context_length: int | None = None  # tokens the caller wants room for; None: what is served
+
+
+class Service:
+    """One for each application; lives on its event loop."""
+
+    def __init__(self, config: Config, manager: ModelManager) -> None:
+        self.config = config
+        self.manager = manager
+        self.leaving = False
+        self._generations: set[Generation] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def num_sequences(self) -> int:
+        return sum(len(generation) for generation in self._generations)
+
+    async def start(
+        self,
+        request_id: str,
+        name: str,
+        keep_alive: float | None,
+        wish: Wish,
+        read_prompts: Callable[[LoadedModel], PromptIds],
+    ) -> Generation:
+        """Load `name` if need be, read the prompts (in a thread: it may block), and start generating.
+
+        Raises ModelNotFoundError, BadRequestError, ContextOverflowError, OverloadedError, and what
+        loading raises.
+        """
+        self._check_room(0)
+        started_ns = time.perf_counter_ns()
+        model = await self.manager.acquire(name, keep_alive)
+        load_ns = time.perf_counter_ns() - started_ns
+        try:
+            ids = await asyncio.to_thread(read_prompts, model)
+            prompts = _prompts(model, ids, wish)
+            self._check_room(len(prompts))
+            generation = Generation(
+                request_id, model, prompts, sum(map(len, ids.prompts)), load_ns, self._ended
+            )
+        except BaseException:
+            self.manager.release(model)
+            raise
+        self._generations.add(generation)
+        self._idle.clear()
+        return generation
+
+    async def load(self, name: str, keep_alive: float | None) -> LoadedModel:
+        """Load `name` and leave it loaded for its keep-alive time."""
+        self._check_room(0)
+        model = await self.manager.acquire(name, keep_alive)
+        self.manager.release(model)
+        return model
+
+    async def drain(self, grace: float) -> None:
+        """Take nothing new; wait for what runs, and after `grace` seconds end it with an error."""
+        self.leaving = True
+        try:
+            await asyncio.wait_for(self._idle.wait(), grace)
+        except asyncio.TimeoutError:
+            for generation in list(self._generations):
+                generation.fail(
+                    OverloadedError(f"{LEAVING} (it waited {grace:g} seconds for this reply)")
+                )
+
+    def _check_room(self, num_new: int) -> None:
+        if self.leaving:
+            raise OverloadedError(LEAVING)
+        limit = self.config.queue_limit
+        if self.num_sequences + max(1, num_new) > limit:
+            raise OverloadedError(
+                "server busy, please try again. maximum pending requests exceeded: "
+                f"{self.num_sequences} of {limit} (EMBERD_QUEUE_LIMIT) are running or waiting"
+            )
+
+    def _ended(self, generation: Generation) -> None:
+        self._generations.discard(generation)
+        if not self._generations:
+            self._idle.set()
+        self.manager.release(generation.model)
+
+
+def fits(model: LoadedModel, num_prompt_tokens: int) -> bool:
+    """Whether a prompt leaves room for one token of reply."""
+    return num_prompt_tokens < model.context_length
+
+
+def _prompts(model: LoadedModel, ids: PromptIds, wish: Wish) -> Sequence[Prompt]:
+    served = model.context_length
+    if wish.context_length is not None and wish.context_length > served:
+        raise BadRequestError(
+            f"'options.num_ctx': {wish.context_length} tokens of context were asked for, and {served} are "
+            "served; ask for less, or serve more with --ctx",
+            "options.num_ctx",
+        )
+    stop_ids = tuple(sorted(model.tokenizer.stop_ids))
+    params = sampling_params(wish.sampling, model.text.sampling_hints, wish.defaults, stop_ids)
+    prompts: list[Prompt] = []
+    for token_ids in ids.prompts:
+        if not token_ids:
+            raise BadRequestError(f"'{ids.param}': the prompt is empty", ids.param)
+        if not fits(model, len(token_ids)):
+            raise ContextOverflowError(len(token_ids), served, ids.param)
+        room = served - len(token_ids)
+        for _ in range(ids.copies):
+            prompts.append(
+                Prompt(
+                    token_ids,
+                    dataclasses.replace(
+                        params,
+                        max_tokens=min(params.max_tokens, room),
+                        seed=(params.seed + len(prompts)) & 0xFFFF_FFFF,
+                    ),
+                    wish.stop,
+                )
+            )
+    return prompts

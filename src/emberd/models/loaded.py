@@ -1,0 +1,133 @@
+"""LoadedModel: one model that is ready, its text side (tokenizer, chat template) and its worker.
+
+What the gateway talks to. Knows nothing of HTTP or of either protocol.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..errors import BadRequestError, ModelFileError
+from ..gguf.reader import GGUFFile
+from ..protocol import GenerateRequest, SequenceUpdate, WorkerInfo
+from ..text.detokenize import Detokenizer
+from ..text.template import ChatTemplate, render_to_ids
+from ..text.tokenizer import Tokenizer
+from .facts import sampling_hints
+from .store import StoredModel
+
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if not loop.first %}{{ '\\n\\n' }}{% endif %}{{ message['content'] }}"
+    "{% endfor %}"
+)
+"""For files that bring no chat template, base models mostly: the texts, one after the other."""
+
+
+class Worker(Protocol):
+    """What is used of worker.client.WorkerClient."""
+
+    @property
+    def info(self) -> WorkerInfo: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[SequenceUpdate, None]: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelText:
+    """The text side of a model file."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    sampling_hints: Mapping[str, float]  # fields of SamplingParams that the file recommends
+
+    @classmethod
+    def load(cls, path: Path, cache_dir: Path) -> ModelText:
+        """Blocks for as long as the vocabulary takes. Raises ModelFileError."""
+        file = GGUFFile(path)
+        try:
+            metadata = file.metadata
+            tokenizer = Tokenizer.from_metadata(metadata)
+            source = metadata.get("tokenizer.chat_template", PLAIN_TEMPLATE)
+            if not isinstance(source, str):
+                raise ModelFileError(f"{path.name}: 'tokenizer.chat_template' is not text")
+            template = ChatTemplate(source, tokenizer)
+            return cls(tokenizer, template, sampling_hints(metadata))
+        finally:
+            file.close()
+
+
+@dataclass(eq=False, slots=True)
+class LoadedModel:
+    """A model and its worker. `active` counts the requests that hold it; the manager alone changes it."""
+
+    stored: StoredModel
+    text: ModelText
+    worker: Worker
+    keep_alive: float  # seconds after the last reply; inf: for ever
+    active: int = 0
+    last_used: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+
+    @property
+    def name(self) -> str:
+        return self.stored.name
+
+    @property
+    def info(self) -> WorkerInfo:
+        return self.worker.info
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.text.tokenizer
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that one sequence may hold here: of the context and of the whole KV pool, the smaller."""
+        return min(self.info.context_length, self.info.num_blocks * self.info.block_size)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When it is unloaded if nothing more comes; None: never."""
+        if math.isinf(self.keep_alive):
+            return None
+        since = datetime.now(timezone.utc) if self.active else self.last_used
+        return since + timedelta(seconds=self.keep_alive)
+
+    def chat_ids(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template: str | None = None,
+        **variables: Any,
+    ) -> list[int]:
+        """Prompt ids of a conversation, ready for the reply. Blocks; raises BadRequestError."""
+        chosen = self.text.template if template is None else ChatTemplate(template, self.tokenizer)
+        return render_to_ids(chosen, self.tokenizer, messages, tools=tools, **variables)
+
+    def raw_ids(self, prompt: str) -> list[int]:
+        """Ids of text as it is: control tokens are read, BOS stands once where the model wants it. Blocks."""
+        return self.tokenizer.encode_prompt(prompt)
+
+    def known_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:
+        """`ids` as they are. Raises BadRequestError where one is no token of this model."""
+        size = self.tokenizer.vocab_size
+        for position, token_id in enumerate(ids):
+            if not 0 <= token_id < size:
+                raise BadRequestError(
+                    f"'{param}': {token_id} at place {position} is no token; ids go from 0 to {size - 1}",
+                    param,
+                )
+        return tuple(ids)
+
+    def detokenizer(self) -> Detokenizer:
+        return Detokenizer(self.tokenizer)

@@ -1,0 +1,195 @@
+"""ModelManager: which models are loaded, and for how long. The only owner of workers.
+
+A model is loaded by the first request for it, all who ask meanwhile share that load, and it is unloaded
+when nothing has used it for its keep-alive time, or when its worker dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime, timezone
+from pathlib import Path
+
+from ..config import Config
+from ..errors import EmberdError, OverloadedError
+from ..protocol import WorkerOptions
+from ..worker.client import WorkerClient
+from .loaded import LoadedModel, ModelText, Worker
+from .store import ModelStore, StoredModel
+
+logger = logging.getLogger(__name__)
+
+StartWorker = Callable[[WorkerOptions], Awaitable[Worker]]
+
+
+class ModelManager:
+    """Lives on one event loop. Every model that `acquire` gives must be given to `release` once."""
+
+    def __init__(
+        self, config: Config, store: ModelStore, start_worker: StartWorker = WorkerClient.start
+    ) -> None:
+        self.store = store
+        self._config = config
+        self._start_worker = start_worker
+        self._loaded: dict[Path, LoadedModel] = {}
+        self._loading: dict[Path, asyncio.Task[LoadedModel]] = {}
+        self._expiry: dict[Path, asyncio.TimerHandle] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._pinned: set[Path] = set()
+        self._closed = False
+
+    def preload(self, names: Iterable[str]) -> None:
+        """Begin to load models which then stay until a request says otherwise."""
+        for name in names:
+            task = asyncio.ensure_future(self._preload(name))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def acquire(self, name: str, keep_alive: float | None = None) -> LoadedModel:
+        """The model called `name`, loaded now if it is not, and held until `release`.
+
+        `keep_alive` (seconds, inf: for ever, None: the default) is the model's from now on. Raises
+        BadRequestError, ModelNotFoundError, ModelFileError, ModelLoadError, DeviceError.
+        """
+        stored = await asyncio.to_thread(self.store.find, name)
+        while (model := self._alive(stored.path)) is None:
+            await asyncio.shield(self._load_once(stored))
+        model.keep_alive = (
+            self._default_keep_alive(stored.path) if keep_alive is None else keep_alive
+        )
+        model.active += 1
+        self._cancel_expiry(stored.path)
+        return model
+
+    def release(self, model: LoadedModel) -> None:
+        """A reply has ended: the model's keep-alive time starts when it was the last one."""
+        assert model.active > 0, "released more often than acquired"
+        model.active -= 1
+        model.last_used = datetime.now(timezone.utc)
+        if model.active == 0 and self._loaded.get(model.stored.path) is model:
+            self._schedule_expiry(model)
+
+    async def unload(self, name: str) -> StoredModel:
+        """Unload `name` as soon as no reply needs it. Raises as `acquire` does for an unknown name."""
+        stored = await asyncio.to_thread(self.store.find, name)
+        model = self._alive(stored.path)
+        if model is not None:
+            model.keep_alive = 0
+            if model.active == 0:
+                self._drop(model)
+        return stored
+
+    def loaded(self) -> list[LoadedModel]:
+        """Every loaded model, the latest used first."""
+        alive = [model for path in list(self._loaded) if (model := self._alive(path))]
+        return sorted(alive, key=lambda model: model.last_used, reverse=True)
+
+    def loaded_from(self, path: Path) -> LoadedModel | None:
+        return self._alive(path)
+
+    async def close(self) -> None:
+        """Stop loading and end every worker."""
+        self._closed = True
+        for task in [*self._loading.values()]:
+            task.cancel()
+        await asyncio.gather(*self._loading.values(), return_exceptions=True)
+        for model in list(self._loaded.values()):
+            self._drop(model)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    async def _preload(self, name: str) -> None:
+        try:
+            stored = await asyncio.to_thread(self.store.find, name)
+            self._pinned.add(stored.path)
+            self.release(await self.acquire(name))
+        except EmberdError as error:
+            logger.error("cannot load '%s': %s", name, error)
+
+    def _alive(self, path: Path) -> LoadedModel | None:
+        model = self._loaded.get(path)
+        if model is not None and not model.worker.alive:
+            logger.warning(
+                "the worker of '%s' is gone; the next request loads it again", model.name
+            )
+            self._drop(model)
+            return None
+        return model
+
+    def _load_once(self, stored: StoredModel) -> asyncio.Task[LoadedModel]:
+        if self._closed:
+            raise OverloadedError("the daemon is shutting down")
+        task = self._loading.get(stored.path)
+        if task is None:
+            task = asyncio.ensure_future(self._load(stored))
+            self._loading[stored.path] = task
+            task.add_done_callback(lambda done: self._load_ended(stored, done))
+        return task
+
+    async def _load(self, stored: StoredModel) -> LoadedModel:
+        config = self._config
+        options = WorkerOptions(
+            model_path=str(stored.path),
+            device=config.device,
+            context_length=config.ctx,
+            kv_memory=config.kv_memory,
+            max_sequences=config.max_sequences,
+            max_batch_tokens=config.max_batch_tokens,
+        )
+        text = asyncio.ensure_future(
+            asyncio.to_thread(ModelText.load, stored.path, config.cache_dir)
+        )
+        try:
+            worker = await self._start_worker(options)
+        except BaseException:
+            text.cancel()
+            raise
+        try:
+            loaded_text = await text
+        except BaseException:
+            await worker.close()
+            raise
+        return LoadedModel(stored, loaded_text, worker, self._default_keep_alive(stored.path))
+
+    def _load_ended(self, stored: StoredModel, done: asyncio.Task[LoadedModel]) -> None:
+        del self._loading[stored.path]
+        if done.cancelled():
+            return
+        if error := done.exception():
+            logger.error("loading '%s' failed: %s", stored.name, error)
+            return
+        model = done.result()
+        self._loaded[stored.path] = model
+        self._schedule_expiry(model, at_least=1.0)  # time for those who wait to take it
+        logger.info("loaded '%s' on %s", model.name, model.info.device)
+
+    def _default_keep_alive(self, path: Path) -> float:
+        return math.inf if path in self._pinned else self._config.keep_alive
+
+    def _schedule_expiry(self, model: LoadedModel, at_least: float = 0.0) -> None:
+        self._cancel_expiry(model.stored.path)
+        if math.isinf(model.keep_alive):
+            return
+        delay = max(model.keep_alive, at_least)
+        loop = asyncio.get_running_loop()
+        self._expiry[model.stored.path] = loop.call_later(delay, self._expire, model)
+
+    def _cancel_expiry(self, path: Path) -> None:
+        if timer := self._expiry.pop(path, None):
+            timer.cancel()
+
+    def _expire(self, model: LoadedModel) -> None:
+        if model.active == 0 and self._loaded.get(model.stored.path) is model:
+            self._drop(model)
+
+    def _drop(self, model: LoadedModel) -> None:
+        """Forget the model and end its worker; requests that still hold it get its death."""
+        self._cancel_expiry(model.stored.path)
+        if self._loaded.get(model.stored.path) is model:
+            del self._loaded[model.stored.path]
+        task = asyncio.ensure_future(model.worker.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        logger.info("unloading '%s'", model.name)

@@ -1,0 +1,33 @@
+"""A site with one model, `tiny`, whose file is written once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emberd.config import Config
+from site_fakes import Site, write_model
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+@pytest.fixture
+def make_site(tiny_model: Path, tmp_path: Path) -> Callable[..., Site]:
+    """Settings by name; other arguments are those of Site."""
+
+    def make(site: dict[str, Any] | None = None, **settings: Any) -> Site:
+        folder = tmp_path / "models"
+        folder.mkdir(exist_ok=True)
+        if not (folder / "tiny.gguf").exists():
+            shutil.copy(tiny_model, folder / "tiny.gguf")
+        config = Config(models_dir=folder, cache_dir=tmp_path / "cache", **settings)
+        return Site(config, **(site or {}))
+
+    return make

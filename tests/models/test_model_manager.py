@@ -1,0 +1,162 @@
+"""Which models are loaded and for how long: shared loads, keep-alive (K31, OL-06), death, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+
+import pytest
+
+from emberd.config import Config
+from emberd.errors import ModelLoadError, ModelNotFoundError, OverloadedError
+from site_fakes import Site, refused, run, write_model
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    write_model(tmp_path / "models" / "tiny.gguf")
+    return Site(Config(models_dir=tmp_path / "models", cache_dir=tmp_path / "cache"))
+
+
+def test_a_load_is_shared_by_all_who_wait(site: Site) -> None:
+    async def work() -> None:
+        models = await asyncio.gather(*(site.manager.acquire("tiny") for _ in range(5)))
+        assert len(site.workers) == 1
+        assert len({id(model) for model in models}) == 1
+        assert models[0].active == 5
+        assert models[0].context_length == 256
+        await site.manager.close()
+        assert not site.workers[0].alive
+
+    run(work())
+
+
+def test_who_gives_up_waiting_does_not_stop_the_load_of_the_others(site: Site) -> None:
+    async def work() -> None:
+        site.load_gate = asyncio.Event()
+        first, second = (asyncio.ensure_future(site.manager.acquire("tiny")) for _ in range(2))
+        await site.until(lambda: site.manager._loading)
+        first.cancel()
+        site.load_gate.set()
+        assert (await second).active == 1
+        await site.manager.close()
+
+    run(work())
+
+
+def test_a_failed_load_reaches_all_and_the_next_request_tries_again(site: Site) -> None:
+    async def work() -> None:
+        site.load_error = refused()
+        results = await asyncio.gather(
+            *(site.manager.acquire("tiny") for _ in range(3)), return_exceptions=True
+        )
+        assert [type(result) for result in results] == [ModelLoadError] * 3
+        site.load_error = None
+        assert (await site.manager.acquire("tiny")).active == 1
+        await site.manager.close()
+
+    run(work())
+
+
+def test_keep_alive_starts_when_the_last_reply_ends_k31(site: Site) -> None:
+    async def work() -> None:
+        first = await site.manager.acquire("tiny", 0.05)
+        second = await site.manager.acquire("tiny", 0.05)
+        await asyncio.sleep(0.1)
+        site.manager.release(first)
+        await asyncio.sleep(0.1)
+        assert site.manager.loaded() == [second]
+        site.manager.release(second)
+        assert site.manager.loaded() == [second]
+        await site.until(lambda: not site.manager.loaded())
+        await site.until(lambda: not site.workers[0].alive)
+        await site.manager.close()
+
+    run(work())
+
+
+def test_the_latest_keep_alive_counts_and_negative_stays_k31(site: Site) -> None:
+    async def work() -> None:
+        model = await site.manager.acquire("tiny", 0.01)
+        site.manager.release(await site.manager.acquire("tiny", math.inf))
+        site.manager.release(model)
+        await asyncio.sleep(0.05)
+        assert model.expires_at is None
+        assert site.manager.loaded() == [model]
+        site.manager.release(await site.manager.acquire("tiny"))
+        assert model.keep_alive == site.config.keep_alive
+        assert model.expires_at is not None
+        await site.manager.close()
+
+    run(work())
+
+
+def test_zero_unloads_when_the_request_ends_even_right_after_loading_k31(site: Site) -> None:
+    async def work() -> None:
+        model = await site.manager.acquire("tiny", 0)
+        assert site.manager.loaded() == [model]
+        site.manager.release(model)
+        await site.until(lambda: not site.manager.loaded())
+        await site.manager.close()
+
+    run(work())
+
+
+def test_unload_waits_for_running_replies(site: Site) -> None:
+    async def work() -> None:
+        model = await site.manager.acquire("tiny")
+        assert (await site.manager.unload("tiny:latest")).name == "tiny:latest"
+        assert site.manager.loaded() == [model]
+        site.manager.release(model)
+        await site.until(lambda: not site.manager.loaded())
+        await site.manager.unload("tiny")  # not loaded: nothing to do
+        with pytest.raises(ModelNotFoundError):
+            await site.manager.unload("other")
+        await site.manager.close()
+
+    run(work())
+
+
+def test_a_dead_worker_is_dropped_and_the_next_request_loads_again(site: Site) -> None:
+    async def work() -> None:
+        model = await site.manager.acquire("tiny")
+        site.workers[0].alive = False
+        assert site.manager.loaded() == []
+        again = await site.manager.acquire("tiny")
+        assert again is not model
+        assert len(site.workers) == 2
+        site.manager.release(model)
+        assert site.manager.loaded() == [again]
+        await site.manager.close()
+
+    run(work())
+
+
+def test_preloaded_models_stay_unless_a_request_says_otherwise(site: Site) -> None:
+    async def work() -> None:
+        site.manager.preload(["tiny"])
+        await site.until(site.manager.loaded)
+        (model,) = site.manager.loaded()
+        await site.until(lambda: model.active == 0)
+        site.manager.release(await site.manager.acquire("tiny"))
+        assert model.expires_at is None
+        site.manager.release(await site.manager.acquire("tiny", 5.0))
+        assert model.expires_at is not None
+        await site.manager.close()
+
+    run(work())
+
+
+def test_closing_ends_a_load_and_refuses_new_ones(site: Site) -> None:
+    async def work() -> None:
+        site.load_gate = asyncio.Event()
+        waiting = asyncio.ensure_future(site.manager.acquire("tiny"))
+        await site.until(lambda: site.manager._loading)
+        await site.manager.close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        with pytest.raises(OverloadedError):
+            await site.manager.acquire("tiny")
+
+    run(work())

@@ -1,0 +1,160 @@
+"""A daemon for gateway tests: real application, store, tokenizer and template; only the worker is a fake.
+
+The fake plays a chain model's script (see tiny_gguf) token by token, at the pace that a test sets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import numpy as np
+import uvicorn
+
+from emberd.config import Config
+from emberd.errors import ModelLoadError, WorkerDiedError
+from emberd.gateway.app import create_app
+from emberd.gateway.server import Server, open_sockets
+from emberd.gguf.reader import GGUFFile
+from emberd.models.manager import ModelManager
+from emberd.models.store import ModelStore
+from emberd.protocol import GenerateRequest, SequenceUpdate, WorkerInfo, WorkerOptions
+from tiny_gguf import script_model
+
+T = TypeVar("T")
+CONTEXT = 256
+SCRIPTS: dict[str, Sequence[str | bytes | int]] = {
+    "a": ["Hello", " world"],
+    "b": ["A B", " C D", " E F", " G"],
+    "c": [b"\xf0", b"\x9f", b"\x99", b"\x82", "!"],
+    "e": [" on", " and"],
+}
+"""What the model answers to a conversation that ends in the letter; "e" goes on for ever."""
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a test's coroutine; nothing here takes long."""
+    return asyncio.run(asyncio.wait_for(work, 20))
+
+
+def write_model(path: Path, **options: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return script_model(path, SCRIPTS, endless="e", context_length=CONTEXT, **options)
+
+
+@dataclass(eq=False)
+class FakeWorker:
+    """What a worker does, seen from the gateway."""
+
+    options: WorkerOptions
+    info: WorkerInfo
+    next_token: list[int]
+    delay: float = 0.0  # seconds a token
+    alive: bool = True
+    requests: list[GenerateRequest] = field(default_factory=list)
+    running: set[str] = field(default_factory=set)
+    cancelled: list[str] = field(default_factory=list)
+    prefilled: asyncio.Event = field(default_factory=asyncio.Event)  # cleared: prompts are read
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[SequenceUpdate, None]:
+        self.requests.append(request)
+        self.running.add(request.request_id)
+        last, count, finished = request.token_ids[-1], 0, False
+        params = request.params
+        try:
+            await self.prefilled.wait()
+            while not finished:
+                await asyncio.sleep(self.delay)
+                if not self.alive:
+                    raise WorkerDiedError("the worker of 'fake' ended with code -9")
+                last, count = self.next_token[last], count + 1
+                stopped = last in params.stop_token_ids and not params.ignore_eos
+                reason = "stop" if stopped else "length" if count >= params.max_tokens else None
+                finished = reason is not None
+                yield SequenceUpdate(request.request_id, (last,), reason, num_cached_tokens=1)
+        finally:
+            self.running.discard(request.request_id)
+            if not finished:
+                self.cancelled.append(request.request_id)
+
+    async def close(self) -> None:
+        self.alive = False
+
+
+@dataclass
+class Site:
+    """One daemon. `workers` are all that were ever started, in order."""
+
+    config: Config
+    workers: list[FakeWorker] = field(default_factory=list)
+    load_error: Exception | None = None
+    load_gate: asyncio.Event | None = None  # loads wait for it
+    delay: float = 0.0
+    prefill: bool = True  # False: prompts are never done until a worker's `prefilled` is set
+
+    def __post_init__(self) -> None:
+        self.store = ModelStore(self.config.models_dir, self.config.cache_dir)
+        self.manager = ModelManager(self.config, self.store, self._start)
+        self.app = create_app(self.config, self.manager)
+        self.service = self.app.state.service
+
+    async def _start(self, options: WorkerOptions) -> FakeWorker:
+        if self.load_gate is not None:
+            await self.load_gate.wait()
+        if self.load_error is not None:
+            raise self.load_error
+        with GGUFFile(options.model_path) as file:
+            info = file.tensors["output.weight"]
+            logits = file.data(info).view(np.float32).reshape(info.shape)
+            next_token = logits.argmax(axis=0).tolist()
+        blocks = (options.context_length or CONTEXT) // 16
+        facts = WorkerInfo("fake", "cpu", CONTEXT, blocks, 16, 32, 1000, 2000, 0.1)
+        worker = FakeWorker(options, facts, next_token, self.delay)
+        if self.prefill:
+            worker.prefilled.set()
+        self.workers.append(worker)
+        return worker
+
+    @contextlib.asynccontextmanager
+    async def client(self, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
+        """A client without sockets; whole answers only."""
+        transport = httpx.ASGITransport(app=self.app)
+        try:
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://localhost", headers=headers
+            ) as client:
+                yield client
+        finally:
+            await self.manager.close()
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[tuple[str, Server]]:
+        """A server on a free port, drained at the end."""
+        sockets = open_sockets("127.0.0.1", 0)
+        url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+        started = asyncio.Event()
+        settings = uvicorn.Config(
+            self.app, log_config=None, lifespan="on", timeout_graceful_shutdown=1
+        )
+        server = Server(settings, self.service, started.set)
+        task = asyncio.ensure_future(server.serve(sockets))
+        await started.wait()
+        try:
+            yield url, server
+        finally:
+            server.leave()
+            await task
+
+    async def until(self, condition: Any) -> None:
+        """Wait until `condition()` holds; the test's own time limit ends it."""
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def refused() -> Exception:
+    return ModelLoadError("not enough memory: the model needs 8.0 GiB and 2.0 GiB are free")
