@@ -3,7 +3,7 @@
 // A nibble moved to the top of its byte with its own top bit flipped is 16 * (q - 8) as a signed byte.
 #include "include/unit.wgsl"
 #include "include/halves_joined.wgsl"
-#include "include/scales_plane.wgsl"
+#include "include/scale_f16.wgsl"
 const HAS_MINIMUM = false;
 const SCALE_GROUP = 32u;
 @group(0) @binding(0) var<storage, read> quants: array<vec4<u32>>;
@@ -11,6 +11,6 @@ const SCALE_GROUP = 32u;
 fn load_unit(row: u32, u: u32) -> Unit {
   let i = row * params.units + u;
   let v = quants[i] ^ vec4<u32>(0x88888888u);
-  let d = plane_scale(i) * 0.0625;
+  let d = scale_of(i) * 0.0625;
   return Unit((v << vec4<u32>(4u)) & vec4<u32>(0xf0f0f0f0u), v & vec4<u32>(0xf0f0f0f0u), vec2<f32>(d), vec2<f32>());
 }

@@ -3,7 +3,7 @@
 //
 // Six bits moved to the top of their byte with the top bit flipped are 4 * (q - 32) as a signed byte.
 #include "include/unit.wgsl"
-#include "include/scales_plane.wgsl"
+#include "include/scale_f16.wgsl"
 const SPLIT_HALVES = true;
 const HAS_MINIMUM = false;
 const SCALE_GROUP = 16u;
@@ -26,5 +26,5 @@ fn load_unit(row: u32, u: u32) -> Unit {
   let all = quants[block * 13u + 12u];
   let pair = select(all.xy, all.zw, k >= 4u) >> vec2<u32>((k & 3u) * 8u);
   let sc = vec2<f32>(vec2<i32>(pair << vec2<u32>(24u)) >> vec2<u32>(24u));
-  return Unit(lo ^ flip, hi ^ flip, plane_scale(block) * 0.25 * sc, vec2<f32>());
+  return Unit(lo ^ flip, hi ^ flip, scale_of(block) * 0.25 * sc, vec2<f32>());
 }

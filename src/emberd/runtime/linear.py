@@ -86,22 +86,26 @@ class MatmulTile:
 
 @dataclass(frozen=True, slots=True)
 class LinearTable:
-    """Which kernel serves a product, for a tuner to choose from.
+    """Which kernel and tile serve a product, for a tuner to choose from.
 
-    Up to `matvec_tokens` tokens go through matvec, `matvec_group` at a time; more through the last tile of
-    `matmul` whose first number is not above their count.
+    Up to `matvec_tokens` tokens go through matvec, `matvec_group` (a power of two up to 8) at a time; more
+    go through matmul. In both lists the last entry whose minima are met is taken.
     """
 
-    matvec: MatvecTile
     matvec_tokens: int
     matvec_group: int
-    matmul: tuple[tuple[int, MatmulTile], ...]
+    matvec: tuple[tuple[int, int, MatvecTile], ...]  # least tokens, least weight rows
+    matmul: tuple[tuple[int, MatmulTile], ...]  # least tokens
 
-    def tile(self, tokens: int) -> MatmulTile:
-        return [tile for least, tile in self.matmul if least <= tokens][-1]
+    def matvec_tile(self, tokens: int, rows: int) -> MatvecTile:
+        fitting = [tile for t, r, tile in self.matvec if t <= tokens and r <= rows]
+        return fitting[-1]
+
+    def matmul_tile(self, tokens: int) -> MatmulTile:
+        return [tile for t, tile in self.matmul if t <= tokens][-1]
 
 
-GPU_TILES = (
+MATMUL_TILES = (
     (1, MatmulTile(16, 64, 2)),
     (17, MatmulTile(32, 64, 4)),
     (33, MatmulTile(64, 64, 8)),
@@ -111,10 +115,18 @@ GPU_TILES = (
 def default_table(device: Device) -> LinearTable:
     """A table by device kind, before any tuning."""
     if device.info.is_software:
-        # Each lane is a slot of a CPU vector: rows of its own need no reduction and no barrier.
-        return LinearTable(MatvecTile(1, 1, 16), 1 << 30, 8, GPU_TILES)
+        # A lane is a slot of a CPU vector and every load costs it the same: a lane keeps whole rows to
+        # itself, without reduction or barrier, and uses each load of x for four of them.
+        return LinearTable(1 << 30, 4, ((1, 1, MatvecTile(1, 4, 8)),), MATMUL_TILES)
     lanes = device.subgroup_size or 32
-    return LinearTable(MatvecTile(lanes, 1, max(64, lanes)), 8, 8, GPU_TILES)
+    workgroup = max(64, lanes)
+    matvec = (
+        (1, 1, MatvecTile(lanes, 1, workgroup)),
+        (1, 8192, MatvecTile(lanes, 2, workgroup)),
+        (3, 4096, MatvecTile(lanes, 2, workgroup)),
+        (3, 16384, MatvecTile(lanes, 4, workgroup)),
+    )
+    return LinearTable(16, 8, matvec, MATMUL_TILES)
 
 
 def quantize_q8(
@@ -235,7 +247,7 @@ def matmul(
         "bias": "no_bias" if bias is None else "bias",
     }
     if rows <= table.matvec_tokens:
-        tile = table.matvec
+        tile = table.matvec_tile(rows, weight.rows)
         tokens = min(table.matvec_group, 1 << (rows - 1).bit_length())
         tile_rows = tile.workgroup // tile.lanes * tile.rows
         includes["operand"] = "matvec_float" if is_float else "matvec_int8"
@@ -250,7 +262,7 @@ def matmul(
             ACCUMULATE=accumulate,
         )
     else:
-        block = table.tile(rows)
+        block = table.matmul_tile(rows)
         tokens, tile_rows = block.tokens, block.rows
         includes["operand"] = "tile_float" if is_float else "tile_int8"
         kernel = kernels.get(

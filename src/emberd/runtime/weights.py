@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
-
 from gguf import GGMLQuantizationType as GGMLType
+from numpy.typing import NDArray
 
 from ..errors import DeviceError
 from ..gguf.dequant import dequantize, quant_type
@@ -23,18 +22,25 @@ Bytes = NDArray[np.uint8]
 CHUNK_BYTES = 64 << 20
 """Bytes handed to the queue at a time; the driver's staging copy is given back before the next chunk."""
 
-SCALE_OFFSET = {GGMLType.Q4_0: 0, GGMLType.Q5_0: 0, GGMLType.Q8_0: 0, GGMLType.Q6_K: 208}
-"""Where the f16 scale lies in a quant block of the types that are regrouped into planes."""
+PLANES = {
+    GGMLType.Q4_0: slice(0, 2),
+    GGMLType.Q4_1: slice(0, 4),
+    GGMLType.Q5_0: slice(0, 6),
+    GGMLType.Q5_1: slice(0, 8),
+    GGMLType.Q8_0: slice(0, 2),
+    GGMLType.Q6_K: slice(208, 210),
+}
+"""Types regrouped into two planes, and the bytes of a quant block that go to the second one."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightPart:
-    """Rows first_row .. first_row + rows of a matrix, in one binding (two where scales are a plane)."""
+    """Rows first_row .. first_row + rows of a matrix, in one binding for each plane."""
 
     first_row: int
     rows: int
     quants: Tensor
-    scales: Tensor | None  # f16 pairs, one f16 a quant block
+    scales: Tensor | None  # the second plane of the types in PLANES
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -73,8 +79,9 @@ def upload_matrix(
     cols = blocks * packing.weights
     assert cols % 32 == 0, f"{label}: {cols} columns are not a multiple of 32"
 
-    planes = kind in SCALE_OFFSET
-    quant_row_bytes = row_bytes - 2 * blocks if planes else row_bytes
+    plane = PLANES.get(kind)
+    scale_row_bytes = blocks * (plane.stop - plane.start) if plane else 0
+    quant_row_bytes = row_bytes - scale_row_bytes
     rows = sum(len(raw) for raw, _ in raws)
     rows_a_part = device.max_binding_bytes // quant_row_bytes
     if rows_a_part == 0:
@@ -86,9 +93,11 @@ def upload_matrix(
     for first in range(0, rows, rows_a_part):
         count = min(rows_a_part, rows - first)
         quants = device.empty((count * quant_row_bytes // 4,), "u32", label)
-        scales = device.empty((-(-count * blocks // 2),), "u32", f"{label} scales")
-        part = WeightPart(first, count, quants, scales if planes else None)
-        _fill(device, part, [raw for raw, _ in raws], kind, packing.nbytes)
+        scales = None
+        if plane:
+            scales = device.empty((-(-count * scale_row_bytes // 4),), "u32", f"{label} scales")
+        part = WeightPart(first, count, quants, scales)
+        _fill(device, part, [raw for raw, _ in raws], plane, packing.nbytes)
         parts.append(part)
     return WeightMatrix(kind, rows, cols, tuple(parts))
 
@@ -99,22 +108,22 @@ def upload_vector(device: Device, raw: Bytes, kind: GGMLType, label: str = "vect
 
 
 def _fill(
-    device: Device, part: WeightPart, raws: Sequence[Bytes], kind: GGMLType, block_bytes: int
+    device: Device, part: WeightPart, raws: Sequence[Bytes], plane: slice | None, block_bytes: int
 ) -> None:
-    """Write the part's rows chunk by chunk; the scales plane is small and goes in one piece."""
+    """Write the part's rows chunk by chunk; the second plane is small and goes in one piece."""
     written = 0
     scales: list[Bytes] = []
     for rows in _row_chunks(raws, part.first_row, part.rows):
-        chunk: Bytes = np.ascontiguousarray(rows).reshape(-1, block_bytes)
-        if part.scales is not None:
-            chunk, plane = _regroup(chunk, SCALE_OFFSET[kind])
-            scales.append(plane)
+        chunk: Bytes = np.ascontiguousarray(rows).reshape(-1)
+        if plane:
+            chunk, second = _regroup(chunk, block_bytes, plane)
+            scales.append(second)
         device.write(part.quants, chunk, written)
         written += chunk.nbytes
         _drain(device, part.quants)
     if part.scales is not None:
-        plane = np.concatenate(scales)
-        device.write(part.scales, np.pad(plane, (0, part.scales.nbytes - plane.nbytes)))
+        second = np.concatenate(scales)
+        device.write(part.scales, np.pad(second, (0, part.scales.nbytes - second.nbytes)))
 
 
 def _row_chunks(raws: Sequence[Bytes], first: int, count: int) -> Iterator[Bytes]:
@@ -128,22 +137,23 @@ def _row_chunks(raws: Sequence[Bytes], first: int, count: int) -> Iterator[Bytes
         start += len(raw)
 
 
-def _regroup(blocks: Bytes, scale_at: int) -> tuple[Bytes, Bytes]:
-    """Quant blocks (n, bytes) -> their quants in order, and their f16 scales in order, both flat bytes."""
-    nbytes = blocks.shape[1]
-    # Items copied whole are several times faster than bytes copied along an axis.
-    quants_at = 2 if scale_at == 0 else 0
+def _regroup(blocks: Bytes, block_bytes: int, plane: slice) -> tuple[Bytes, Bytes]:
+    """Flat quant blocks -> all their bytes outside `plane`, and all those inside it."""
+    # `plane` is at one end of a block. Items copied whole are several times faster than bytes along an axis.
+    size = plane.stop - plane.start
     record = np.dtype(
         {
-            "names": ["scale", "quants"],
-            "formats": ["V2", f"V{nbytes - 2}"],
-            "offsets": [scale_at, quants_at],
-            "itemsize": nbytes,
+            "names": ["quants", "scales"],
+            "formats": [f"V{block_bytes - size}", f"V{size}"],
+            "offsets": [0 if plane.start else size, plane.start],
+            "itemsize": block_bytes,
         }
     )
-    records = blocks.reshape(-1).view(record)
-    quants = np.ascontiguousarray(records["quants"]).view(np.uint8)
-    return quants.reshape(-1), np.ascontiguousarray(records["scale"]).view(np.uint8).reshape(-1)
+    records = blocks.view(record)
+    quants, scales = (
+        np.ascontiguousarray(records[name]).view(np.uint8) for name in ("quants", "scales")
+    )
+    return quants, scales
 
 
 def _drain(device: Device, tensor: Tensor) -> None:
