@@ -6,14 +6,12 @@ slots and rows; not who they belong to, nor any text.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable
 
 import numpy as np
 import psutil
-from threadpoolctl import ThreadpoolController
 
 from emberd.errors import ModelLoadError
 from emberd.gguf.spec import open_model
@@ -22,11 +20,9 @@ from emberd.protocol import FROM_LAST_STEP, Batch, IntArray, StepOutput, WorkerI
 from .kv_cache import BLOCK_SIZE, KVCache, plan_cache
 from .ops import F32, kv_write, paged_attention
 from .sampling import SamplerState, sample
-from .threads import measure_threads
+from .threads import BlasThreads, num_cores
 from .transformer import hidden_states, layer_rope_tables, logits
 from .weights import Weights, load_weights
-
-log = logging.getLogger(__name__)
 
 
 class CpuRunner:
@@ -48,19 +44,8 @@ class CpuRunner:
         self._last_tokens = np.zeros(options.max_sequences, dtype=np.int32)
         self._outputs: deque[StepOutput] = deque()
         self._load_seconds = 0.0
-        self._blas = ThreadpoolController()
-        self._threads = measure_threads(
-            self._blas,
-            [
-                w
-                for layer in weights.layers
-                for w in (layer.qkv, layer.o, layer.gate_up, layer.down)
-            ],
-        )
-        log.info(
-            "BLAS threads: %d for decode, %d for prefill",
-            self._threads.decode,
-            self._threads.prefill,
+        self._threads = BlasThreads(
+            [w for layer in weights.layers for w in (layer.qkv, layer.o, layer.gate_up, layer.down)]
         )
 
     @classmethod
@@ -84,9 +69,8 @@ class CpuRunner:
         return runner
 
     def info(self) -> WorkerInfo:
-        threads = sorted({self._threads.decode, self._threads.prefill})
         return WorkerInfo(
-            device=f"CPU (NumPy, {' or '.join(map(str, threads))} threads)",
+            device=f"CPU (NumPy, {num_cores()} cores)",
             device_kind="cpu",
             context_length=self.context_length,
             num_blocks=self.num_blocks,
@@ -101,9 +85,7 @@ class CpuRunner:
         """Compute the step; its output waits for `collect`."""
         assert not self._outputs, "a step is still waiting to be collected"
         assert batch.num_tokens <= self.max_batch_tokens, "batch larger than max_batch_tokens"
-        many_tokens = batch.num_tokens > batch.num_rows
-        count = self._threads.prefill if many_tokens else self._threads.decode
-        with self._blas.limit(limits=count, user_api="blas"):
+        with self._threads.limit(prefill=batch.num_tokens > batch.num_rows):
             self._outputs.append(self._run(batch))
 
     def collect(self) -> StepOutput:
