@@ -1,0 +1,66 @@
+// sample_split: what sample_merge needs to know of each slice of the vocabulary
+//
+// logits  [rows, vocab_size] f32     sequence_index [rows] i32, negative: no sample     positions [rows] i32
+// settings [max_sequences] Settings  count [1] u32: rows from it on are not touched
+// penalty_state (with penalties only; read)
+// slices  [rows, num_slices] vec4, out: max z, sum of exp(z - max) (if top-p over all tokens needs it),
+//         best score and its token (if the row has no filter)
+// run_max [rows, num_slices * RUNS] f32, out: max z of each run, by which sample_merge finds the top-k
+// grid    (num_slices, rows, 1); WG = RUNS lanes, each a run
+// z = penalized logit / temperature
+struct Params { vocab_size: u32, num_slices: u32 }
+@group(0) @binding(0) var<storage, read> logits: array<f32>;
+@group(0) @binding(1) var<storage, read> sequence_index: array<i32>;
+@group(0) @binding(2) var<storage, read> positions: array<i32>;
+@group(0) @binding(3) var<storage, read> settings: array<Settings>;
+@group(0) @binding(4) var<storage, read> count: array<u32>;
+@group(0) @binding(6) var<storage, read_write> slices: array<vec4<f32>>;
+@group(0) @binding(7) var<storage, read_write> run_max: array<f32>;
+@group(0) @binding(8) var<uniform> params: Params;
+#include "include/sampling.wgsl"
+#include "include/${penalties}.wgsl"
+#include "include/${reduce}.wgsl"
+
+@compute @workgroup_size(WG)
+fn sample_split(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+  let row = group.y;
+  if (row >= count[0] || sequence_index[row] < 0) { return; }
+  let sequence = u32(sequence_index[row]);
+  let s = settings[sequence];
+  let draws = !is_filtered(s);
+  let key = row_key(s, u32(positions[row]));
+  let first = group.x * SLICE + lane;
+  let end = min(params.vocab_size, (group.x + 1u) * SLICE);
+  let row_start = row * params.vocab_size;
+
+  var most = NEG_LARGE;
+  var best = NEG_LARGE;
+  var best_token = first;
+  for (var token = first; token < end; token += RUNS) {
+    let z = penalized(logits[row_start + token], s, sequence, token) / s.temperature;
+    most = max(most, z);
+    if (draws) {
+      let score = score_of(s, key, z, token);
+      if (score > best) {
+        best = score;
+        best_token = token;
+      }
+    }
+  }
+  run_max[(row * params.num_slices + group.x) * RUNS + lane] = most;
+
+  let slice_max = workgroup_max(most, lane);
+  var sum = 0.0;
+  if (s.top_p < 1.0 && s.top_k == 0u) {
+    for (var token = first; token < end; token += RUNS) {
+      sum += exp(penalized(logits[row_start + token], s, sequence, token) / s.temperature - slice_max);
+    }
+  }
+  let slice_sum = workgroup_sum(sum, lane);
+  let slice_best = workgroup_max(best, lane);
+  // The lowest token among equals: tokens are exact in f32, the vocabulary being below 2^24.
+  let token = -workgroup_max(select(NEG_LARGE, -f32(best_token), best == slice_best), lane);
+  if (lane == 0u) {
+    slices[row * params.num_slices + group.x] = vec4<f32>(slice_max, slice_sum, slice_best, token);
+  }
+}
