@@ -67,9 +67,8 @@ def verify(
                 for check in checks
             ],
         )
-        for check in failed:
-            if check.note:
-                print(f"{check.kernel}: {check.note}")
+        for note in dict.fromkeys(check.note for check in failed if check.note):
+            print(note)
         print(f"{len(checks) - len(failed)} passed, {len(failed)} failed")
     if failed:
         raise typer.Exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -44,12 +45,12 @@ def check_model(path: Path, device: str) -> Iterator[Check]:
         expected, ids_after = _run(cpu, ids, None)
     finally:
         cpu.close()
-    gpu = GpuRunner.load(options)
     try:
-        found, _ = _run(gpu, ids, ids_after)
-    finally:
-        gpu.close()
-
+        found = _on_device(options, ids, ids_after)
+    except Exception as fault:  # whatever a broken kernel raises
+        note = f"{type(fault).__name__}: {fault}"
+        yield Check("model", kind, f"{len(ids)} tokens", math.nan, MAX_DIFFERENCE[kind], note)
+        return
     prompt = slice(0, len(ids))
     decode = slice(len(ids), None)
     for name, part in (("prefill", prompt), ("decode", decode)):
@@ -62,6 +63,16 @@ def check_model(path: Path, device: str) -> Iterator[Check]:
     places = np.arange(len(ids) - 1)
     mean = float((found - expected)[places, ids[1:]].mean())
     yield Check("model text", kind, f"mean of {len(places)} tokens", abs(mean), MAX_MEAN[kind])
+
+
+def _on_device(
+    options: WorkerOptions, ids: Sequence[int], continuation: Sequence[int]
+) -> NDArray[np.float64]:
+    gpu = GpuRunner.load(options)
+    try:
+        return _run(gpu, ids, continuation)[0]
+    finally:
+        gpu.close()
 
 
 def _prompt(model: ModelFile) -> list[int]:

@@ -1,0 +1,114 @@
+"""verify: passes where device and reference agree, and catches a shader that is wrong."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_harness import Emberd
+
+from emberd.runtime.compose import shader_dir
+from emberd.runtime.runner import GpuRunner
+from emberd.verify import kernels as verify_kernels
+from emberd.verify.bench import Workbench
+from emberd.verify.check import Check
+from emberd.verify.model import check_model
+from tiny_gguf import random_model
+
+pytestmark = [pytest.mark.device, pytest.mark.usefixtures("device")]
+
+SHADERS = Path(__file__).parent.parent.parent / "shaders"
+FAULTS = {
+    # file: text, what a slip would make of it, the kernel whose row must fail
+    "include/activation.wgsl": ("1.0 + exp(", "2.0 + exp(", "silu_mul_quantize"),
+    "rope_kv_write.wgsl": ("select(crossed, -crossed, first)", "crossed", "rope_kv_write q"),
+    "gather_rows.wgsl": ("fn gather_rows", "this is not WGSL", "gather_rows"),
+}
+
+
+@pytest.fixture
+def broken_shaders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the shaders, used in place of the real ones."""
+    folder = tmp_path / "shaders"
+    shutil.copytree(SHADERS, folder)
+    monkeypatch.setenv("EMBERD_SHADERS", str(folder))
+    shader_dir.cache_clear()
+    yield folder
+    shader_dir.cache_clear()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return random_model(tmp_path / "tiny.gguf", quant="Q8_0", layers=1)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "quant"), [("llama", "F16"), ("qwen2", "Q4_0"), ("gemma3", "Q4_K")]
+)
+def test_verify_passes_and_covers_every_kernel_of_the_runner(
+    tmp_path: Path, architecture: str, quant: str, monkeypatch: pytest.MonkeyPatch, device: object
+) -> None:
+    window = 16 if architecture == "gemma3" else None
+    path = random_model(
+        tmp_path / "tiny.gguf",
+        architecture,  # type: ignore[arg-type]
+        quant=quant,
+        layers=2,
+        sliding_window=window,
+    )
+    made: list[Workbench] = []
+
+    class Kept(Workbench):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments)  # type: ignore[arg-type]
+            made.append(self)
+
+    used: set[str] = set()
+    close = GpuRunner.close
+
+    def closing(runner: GpuRunner) -> None:
+        used.update(kernel.key.name for kernel in runner.kernels.all())
+        close(runner)
+
+    monkeypatch.setattr(verify_kernels, "Workbench", Kept)
+    monkeypatch.setattr(GpuRunner, "close", closing)
+    checks = [*verify_kernels.check_kernels(device, path)]  # type: ignore[arg-type]
+    checks += check_model(path, "gpu")
+    assert not [check for check in checks if not check.passed]
+    checked = {kernel.key.name for bench in made for kernel in bench.kernels.all()}
+    assert used and used <= checked
+
+
+def test_the_command_prints_a_table_and_json(emberd_cli: Emberd, model: Path) -> None:
+    result = emberd_cli("verify", str(model), "--device", "gpu")
+    assert result.code == 0, result.out
+    rows = result.out.splitlines()
+    assert rows[1].split() == ["KERNEL", "TYPE", "SHAPE", "ERROR", "TOLERANCE", "VERDICT"]
+    assert rows[-1].endswith(" passed, 0 failed")
+    answer = emberd_cli("verify", str(model), "--kernels", "--json").json
+    assert answer["passed"] and {"matvec", "attention_decode"} <= {
+        check["kernel"] for check in answer["checks"]
+    }
+    assert not any(check["kernel"].startswith("model") for check in answer["checks"])
+
+
+@pytest.mark.parametrize("file", FAULTS)
+def test_a_broken_shader_is_caught(
+    emberd_cli: Emberd, model: Path, broken_shaders: Path, file: str
+) -> None:
+    old, new, kernel = FAULTS[file]
+    text = (broken_shaders / file).read_text()
+    assert old in text, f"{file} has changed: choose another fault"
+    (broken_shaders / file).write_text(text.replace(old, new))
+    result = emberd_cli("verify", str(model), "--json")
+    assert result.code == 1
+    failed = {check["kernel"] for check in result.json["checks"] if not check["passed"]}
+    assert kernel in failed
+    assert any(name.startswith("model") for name in failed)
+
+
+def test_nan_never_passes() -> None:
+    assert not Check("k", "F32", "1", np.nan, 1.0).passed
