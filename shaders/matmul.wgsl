@@ -1,4 +1,4 @@
-// matmul: y[t, first_row + n] (+)= weight[n, :] . x[t, :] (+ bias), many tokens
+// matmul: y[t, column + n] (+)= weight[n, :] . x[t, :] (+ bias[first_row + n]), many tokens
 //
 // Tensors are those of matvec. A workgroup makes TILE_TOKENS x TILE_ROWS outputs, a lane LANE_TOKENS x 4 of them,
 // interleaved so that neighbouring lanes read neighbouring words; two units of columns at a time lie in workgroup
@@ -6,7 +6,7 @@
 // grid    (row tiles, token tiles, fold of the row tiles); tiles beyond count exit at once; any number of rows
 // TILE_TOKENS, TILE_ROWS, LANE_TOKENS (1, 2, 4, 8), ACCUMULATE, WG = TILE_TOKENS / LANE_TOKENS * TILE_ROWS / 4  const
 // tried   int8, scales applied in f32 every 32 columns: 52-59 TOP/s on an H200. Numbers: docs/performance.md
-struct Params { units: u32, num_rows: u32, first_row: u32, y_width: u32, tokens: u32 }
+struct Params { units: u32, num_rows: u32, first_row: u32, column: u32, y_width: u32, tokens: u32 }
 #include "weights/${weight}.wgsl"
 @group(0) @binding(5) var<storage, read> count: array<u32>;
 @group(0) @binding(6) var<storage, read_write> y: array<f32>;

@@ -1,11 +1,11 @@
-// matvec: y[t, first_row + n] (+)= weight[n, :] . x[t, :] (+ bias), few tokens
+// matvec: y[t, column + n] (+)= weight[n, :] . x[t, :] (+ bias[first_row + n]), few tokens
 //
 // quants, scales  a part of a WeightMatrix, through weights/${weight}.wgsl, in units of 32 (quant) or 8 (float) columns
 // x       as in include/matvec_int8.wgsl or include/matvec_float.wgsl
-// bias    [y_width] f32 or none     count [1] u32: live tokens     y [tokens, y_width] f32
+// bias    [rows of the whole matrix] f32 or none     count [1] u32: live tokens     y [tokens, y_width] f32
 // grid    (weight rows, tokens / M, fold of the rows); LANES lanes share ROWS weight rows, WG lanes a workgroup
 // LANES, ROWS (1, 2, 4), WG, M (1, 2, 4, 8), ACCUMULATE  const; LANES divides WG     accumulates in f32
-struct Params { units: u32, num_rows: u32, first_row: u32, y_width: u32, tokens: u32 }
+struct Params { units: u32, num_rows: u32, first_row: u32, column: u32, y_width: u32, tokens: u32 }
 #include "weights/${weight}.wgsl"
 @group(0) @binding(5) var<storage, read> count: array<u32>;
 @group(0) @binding(6) var<storage, read_write> y: array<f32>;

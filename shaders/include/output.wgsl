@@ -1,9 +1,8 @@
-// store(row, token, value): y[token, first_row + row], added to what is there when ACCUMULATE.
+// store(row, token, value): y[token, column + row], added to what is there when ACCUMULATE.
 #include "include/${bias}.wgsl"
 
 fn store(row: u32, token: u32, value: f32) {
-  let column = params.first_row + row;
-  let i = token * params.y_width + column;
-  let sum = value + bias_of(column);
+  let i = token * params.y_width + params.column + row;
+  let sum = value + bias_of(params.first_row + row);
   if (ACCUMULATE) { y[i] += sum; } else { y[i] = sum; }
 }

@@ -9,29 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gguf import GGMLQuantizationType as GGMLType
-
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
+from .weights import FLOAT_TYPES as FLOAT_TYPES
 from .weights import WeightMatrix
-
-FLOAT_TYPES = {GGMLType.F32: "f32", GGMLType.F16: "f16", GGMLType.BF16: "bf16"}
-"""Types whose products take float activations, and their `shaders/weights/` file."""
-
-QUANT_TYPES = {
-    kind: kind.name.lower()
-    for kind in (
-        GGMLType.Q4_0,
-        GGMLType.Q4_1,
-        GGMLType.Q5_0,
-        GGMLType.Q5_1,
-        GGMLType.Q8_0,
-        GGMLType.Q4_K,
-        GGMLType.Q5_K,
-        GGMLType.Q6_K,
-    )
-}
-"""Types whose products take int8 activations, and their `shaders/weights/` file."""
 
 QUANT_RUN = 32
 """Activations share one scale in runs of this many values."""
@@ -201,8 +182,7 @@ def embedding(
     A negative id stands for last_tokens[sequence_index[t]], u32 (sequences,) and i32 (rows,). One dispatch
     for each part of the matrix; an id outside the matrix leaves its row of `y` as it was.
     """
-    is_float = weight.type in FLOAT_TYPES
-    name = "embedding_float" if is_float else "embedding"
+    name = "embedding" if weight.is_quantized else "embedding_float"
     kernel = kernels.get(name, {"weight": _weight_file(weight)}, WG=_RUN_LANES)
     units = _units(weight)
     return [
@@ -229,17 +209,20 @@ def matmul(
     count: Tensor,
     bias: Tensor | None = None,
     accumulate: bool = False,
+    column: int = 0,
     table: LinearTable | None = None,
 ) -> list[Dispatch]:
-    """y (rows, weight.rows) = x (rows, weight.cols) times the rows of `weight` (+ bias); += if `accumulate`.
+    """y[:, column : column + weight.rows] = x (rows, weight.cols) times the rows of `weight` (+ bias).
 
-    `x` is quantized for quant types, an f32 tensor for F32, F16 and BF16. Only the first count[0] rows of
-    `y` are written. One dispatch for each part of the matrix.
+    `x` is quantized for quant types, an f32 tensor for F32, F16 and BF16; `bias` is (weight.rows,); with
+    `accumulate` the result is added to `y`. Only the first count[0] rows of `y` (rows, any width) are
+    written. One dispatch for each part of the matrix.
     """
     device = kernels.device
     table = table or default_table(device)
-    is_float = weight.type in FLOAT_TYPES
+    is_float = not weight.is_quantized
     assert isinstance(x, Tensor) == is_float, (weight.type, x)
+    assert y.shape[0] >= rows and y.shape[1] >= column + weight.rows, (y.shape, rows, column)
     assert bias is None or bias.shape == (weight.rows,), (bias, weight.rows)
     inputs = (x,) if isinstance(x, Tensor) else (x.q, x.scales)
     includes = {
@@ -285,7 +268,8 @@ def matmul(
                 units=_units(weight),
                 num_rows=part.rows,
                 first_row=part.first_row,
-                y_width=weight.rows,
+                column=column + part.first_row,
+                y_width=y.shape[1],
                 tokens=rows,
             )
         )
@@ -294,11 +278,11 @@ def matmul(
 
 def _units(weight: WeightMatrix) -> int:
     """A row's units: 32 columns of a quant type, 8 of a float type."""
-    return weight.cols // (8 if weight.type in FLOAT_TYPES else 32)
+    return weight.cols // (32 if weight.is_quantized else 8)
 
 
 def _weight_file(weight: WeightMatrix) -> str:
-    return FLOAT_TYPES.get(weight.type) or QUANT_TYPES[weight.type]
+    return weight.type.name.lower()
 
 
 def _lanes(device: Device, lanes: int) -> str:

@@ -22,6 +22,9 @@ Bytes = NDArray[np.uint8]
 CHUNK_BYTES = 64 << 20
 """Bytes handed to the queue at a time; the driver's staging copy is given back before the next chunk."""
 
+FLOAT_TYPES = frozenset({GGMLType.F32, GGMLType.F16, GGMLType.BF16})
+"""Types whose products take float activations; all others take int8 ones."""
+
 PLANES = {
     GGMLType.Q4_0: slice(0, 2),
     GGMLType.Q4_1: slice(0, 4),
@@ -55,6 +58,11 @@ class WeightMatrix:
     rows: int
     cols: int
     parts: tuple[WeightPart, ...]
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether products with it take int8 activations."""
+        return self.type not in FLOAT_TYPES
 
     @property
     def nbytes(self) -> int:
