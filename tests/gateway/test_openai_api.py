@@ -18,13 +18,17 @@ def chat_body(trigger: str, **fields: Any) -> Json:
     return {"model": "tiny", "messages": [{"role": "user", "content": trigger}], **fields}
 
 
-def post(site: Site, path: str, body: Json) -> tuple[int, Json, Any]:
-    async def work() -> tuple[int, Json, Any]:
+def post_all(site: Site, *requests: tuple[str, Json]) -> list[tuple[int, Json, Any]]:
+    async def work() -> list[tuple[int, Json, Any]]:
         async with site.client() as client:
-            response = await client.post(path, json=body)
-            return response.status_code, response.json(), response.headers
+            answers = [await client.post(path, json=body) for path, body in requests]
+            return [(answer.status_code, answer.json(), answer.headers) for answer in answers]
 
     return run(work())
+
+
+def post(site: Site, path: str, body: Json) -> tuple[int, Json, Any]:
+    return post_all(site, (path, body))[0]
 
 
 def chat(site: Site, trigger: str, **fields: Any) -> tuple[int, Json, Any]:
@@ -206,11 +210,13 @@ def test_several_choices_come_from_one_prompt_oc13(make_site: MakeSite) -> None:
 def test_content_as_parts_is_joined_by_one_rule_k23(make_site: MakeSite, role: str) -> None:
     site = make_site()
     parts = [{"type": "text", "text": "x"}, {"type": "text", "text": "a"}]
-    messages = [{"role": role, "content": parts}, {"role": "user", "content": "a"}]
-    assert chat(site, "", messages=messages)[0] == 200
-    plain = [{"role": role, "content": "x\na"}, {"role": "user", "content": "a"}]
-    assert chat(site, "", messages=plain)[0] == 200
-    first, second = (request.token_ids for worker in site.workers for request in worker.requests)
+    bodies = [
+        {"model": "tiny", "messages": [{"role": role, "content": content}]}
+        for content in (parts, "x\na")
+    ]
+    answers = post_all(site, *(("/v1/chat/completions", body) for body in bodies))
+    assert [status for status, _, _ in answers] == [200, 200]
+    first, second = (request.token_ids for request in site.workers[0].requests)
     assert first == second
 
 
@@ -225,12 +231,12 @@ def test_a_part_that_cannot_be_served_is_named_k23(make_site: MakeSite) -> None:
 def test_a_prompt_beyond_the_context_is_refused_with_both_numbers_k10(make_site: MakeSite) -> None:
     site = make_site()
     long = [{"role": "system", "content": "s"}, {"role": "user", "content": "x" * 299}]
-    for path, body in (
+    for status, answer, headers in post_all(
+        site,
         ("/v1/chat/completions", {"model": "tiny", "messages": long}),
         ("/v1/chat/completions", {"model": "tiny", "messages": long, "stream": True}),
         ("/v1/completions", {"model": "tiny", "prompt": "x" * 300}),
     ):
-        status, answer, headers = post(site, path, body)
         assert status == 400
         assert headers["content-type"] == "application/json"
         error = answer["error"]
@@ -286,13 +292,15 @@ def test_a_full_queue_says_come_back_ht15(make_site: MakeSite) -> None:
 def test_completions_take_every_form_of_prompt_ok01(make_site: MakeSite) -> None:
     site = make_site()
     a, b = ord("a"), ord("b")
-    for prompt, texts in (
-        ("xa", ["Hello world"]),
-        (["a", "b"], ["Hello world", "A B C D E F G"]),
-        ([b, a], ["Hello world"]),
-        ([[a], [b]], ["Hello world", "A B C D E F G"]),
-    ):
-        status, answer, _ = post(site, "/v1/completions", {"model": "tiny", "prompt": prompt})
+    forms = {
+        "xa": ["Hello world"],
+        ("a", "b"): ["Hello world", "A B C D E F G"],
+        (b, a): ["Hello world"],
+        ((a,), (b,)): ["Hello world", "A B C D E F G"],
+    }
+    bodies = [{"model": "tiny", "prompt": prompt} for prompt in forms]
+    answers = post_all(site, *(("/v1/completions", body) for body in bodies))
+    for (status, answer, _), texts in zip(answers, forms.values(), strict=True):
         assert status == 200
         assert answer["object"] == "text_completion"
         assert answer["id"].startswith("cmpl-")

@@ -72,7 +72,9 @@ def parse(schema: type[S], body: Json) -> S:
     try:
         return schema.model_validate(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
+        errors = error.errors(include_url=False, include_context=False)
+        same_field = [one for one in errors if one["loc"][:1] == errors[0]["loc"][:1]]
+        first = max(same_field, key=lambda one: _path(one["loc"], body).count("["))  # of a union
         path = _path(first["loc"], body)
         if first["type"] == "missing":
             raise BadRequestError(f"'{path}' is required", path) from None
