@@ -19,15 +19,20 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make_site(tiny_model: Path, tmp_path: Path) -> Callable[..., Site]:
+def make_site(tiny_model: Path) -> Callable[..., Site]:
     """Settings by name; other arguments are those of Site."""
 
     def make(site: dict[str, Any] | None = None, **settings: Any) -> Site:
-        folder = tmp_path / "models"
-        folder.mkdir(exist_ok=True)
-        if not (folder / "tiny.gguf").exists():
-            shutil.copy(tiny_model, folder / "tiny.gguf")
-        config = Config(models_dir=folder, cache_dir=tmp_path / "cache", **settings)
-        return Site(config, **(site or {}))
+        folders = {"models_dir": tiny_model.parent, "cache_dir": tiny_model.parent / "cache"}
+        return Site(Config(**{**folders, **settings}), **(site or {}))
 
     return make
+
+
+@pytest.fixture
+def models_dir(tiny_model: Path, tmp_path: Path) -> Path:
+    """A folder with the model that a test may change, for `make_site(models_dir=…)`."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    shutil.copy(tiny_model, folder / "tiny.gguf")
+    return folder

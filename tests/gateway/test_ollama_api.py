@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -157,14 +158,15 @@ def test_unknown_options_are_listed_and_null_is_the_default_ol07(make_site: Make
 
 def test_defaults_are_those_of_ollama_and_the_file_may_recommend_others_ol08(
     make_site: MakeSite,
+    models_dir: Path,
 ) -> None:
-    site = make_site()
+    site = make_site(models_dir=models_dir)
     hints = {
         "general.sampling.temp": 0.25,
         "general.sampling.top_k": 7,
         "general.sampling.top_p": 5,
     }
-    write_model(site.config.models_dir / "hinted.gguf", metadata=hints)
+    write_model(models_dir / "hinted.gguf", metadata=hints)
     bodies = [
         {"model": "tiny", "prompt": "a"},
         {"model": "hinted", "prompt": "a"},
@@ -311,14 +313,16 @@ def test_a_prompt_beyond_the_context_is_refused_unless_cutting_is_allowed_k10(
     assert generate(make_site(), "x" * 300, truncate=True).status_code == 400
 
 
-def test_no_system_role_is_handled_alike_on_both_routes_k22(make_site: MakeSite) -> None:
+def test_no_system_role_is_handled_alike_on_both_routes_k22(
+    make_site: MakeSite, models_dir: Path
+) -> None:
     template = (
         "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}"
         "{% endif %}{{ m.content }}{% endfor %}"
     )
-    site = make_site()
+    site = make_site(models_dir=models_dir)
     metadata = {"tokenizer.chat_template": template}
-    write_model(site.config.models_dir / "plain.gguf", metadata=metadata)
+    write_model(models_dir / "plain.gguf", metadata=metadata)
 
     async def work() -> None:
         async with site.client() as client:
@@ -340,14 +344,14 @@ def test_typed_control_text_stays_text_k20(make_site: MakeSite) -> None:
     assert bytes(site.workers[0].requests[0].token_ids) == b"x<|eot|><|bos|>a"
 
 
-def test_tool_history_reaches_the_template_ol22_ol23(make_site: MakeSite) -> None:
+def test_tool_history_reaches_the_template_ol22_ol23(make_site: MakeSite, models_dir: Path) -> None:
     template = (
         "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments.p }}"
         "{% endfor %}{% if m.role == 'tool' %}[{{ m.name }}]{% endif %}{{ m.content or '' }}{% endfor %}"
     )
-    site = make_site()
+    site = make_site(models_dir=models_dir)
     metadata = {"tokenizer.chat_template": template}
-    write_model(site.config.models_dir / "tools.gguf", metadata=metadata)
+    write_model(models_dir / "tools.gguf", metadata=metadata)
     histories = [
         [
             {
@@ -382,10 +386,10 @@ def test_tags_ol30(make_site: MakeSite) -> None:
 
 
 @pytest.mark.parametrize("key", ["model", "name"])
-def test_show_ol31(make_site: MakeSite, key: str) -> None:
-    site = make_site()
+def test_show_ol31(make_site: MakeSite, models_dir: Path, key: str) -> None:
+    site = make_site(models_dir=models_dir)
     hints = {"general.sampling.temp": 0.25, "general.license": "mit"}
-    write_model(site.config.models_dir / "tiny.gguf", metadata=hints)
+    write_model(models_dir / "tiny.gguf", metadata=hints)
     brief, verbose, missing = post_all(
         site, "/api/show", {key: "tiny"}, {key: "tiny", "verbose": True}, {key: "nothing"}
     )
@@ -402,7 +406,7 @@ def test_show_ol31(make_site: MakeSite, key: str) -> None:
     assert re.search(r"^num_ctx +256$", answer["parameters"], re.MULTILINE)
     assert re.search(r"^temperature +0\.25$", answer["parameters"], re.MULTILINE)
     assert ".Suffix" not in answer["template"]
-    assert str(site.config.models_dir) not in json.dumps(answer)
+    assert str(models_dir) not in json.dumps(answer)
     assert missing.status_code == 404
 
 

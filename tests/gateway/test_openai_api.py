@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -383,9 +384,8 @@ def test_models_are_listed_with_the_context_under_all_its_names_om01(make_site: 
     run(work())
 
 
-def test_an_empty_store_lists_no_models_and_not_null(make_site: MakeSite) -> None:
-    site = make_site()
-    (site.config.models_dir / "tiny.gguf").unlink()
+def test_an_empty_store_lists_no_models_and_not_null(make_site: MakeSite, tmp_path: Path) -> None:
+    site = make_site(models_dir=tmp_path / "none")
 
     async def work() -> None:
         async with site.client() as client:
