@@ -28,53 +28,53 @@ struct Params { vocab_size: u32, num_slices: u32 }
 
 const ROOM = 1024u; // runs, and tokens, that workgroup memory holds
 var<workgroup> runs: array<u32, ROOM>;
-var<workgroup> kept_z: array<f32, ROOM>;
+var<workgroup> kept_logit: array<f32, ROOM>;
 var<workgroup> kept_token: array<u32, ROOM>;
 var<workgroup> num_runs: atomic<u32>;
 var<workgroup> num_kept: atomic<u32>;
 
 struct Row { row: u32, sequence: u32, key: u32, largest: f32, gathered: bool, num_entries: u32 }
-struct Found { count: u32, mass: f32, token: u32, z: f32 } // mass in units of the largest token's; the winner
+struct Found { count: u32, mass: f32, token: u32, logit: f32 } // mass in units of the largest token's; the winner
 
-fn z_of(r: Row, s: Settings, token: u32) -> f32 {
-  return penalized(logits[r.row * params.vocab_size + token], s, r.sequence, token) / s.temperature;
+fn logit_of(r: Row, s: Settings, token: u32) -> f32 {
+  return penalized(logits[r.row * params.vocab_size + token], s, r.sequence, token);
 }
 
-// Tokens whose z is at least `least` (an ordered key): how many, their mass, the draw's winner among them.
+// Tokens whose logit is at least `least` (an ordered key): how many, their mass, the draw's winner among them.
 fn scan(r: Row, s: Settings, least: u32, lane: u32) -> Found {
   var count = 0.0;
   var mass = 0.0;
   var best = NEG_LARGE;
   var best_token = params.vocab_size;
-  var best_z = NEG_LARGE;
+  var best_logit = NEG_LARGE;
   for (var i = lane; i < r.num_entries; i += WG) {
     var token = i;
     if (r.gathered) { token = kept_token[i]; }
-    var z = 0.0;
-    if (r.gathered) { z = kept_z[i]; } else { z = z_of(r, s, token); }
-    if (ordered(z) >= least) {
+    var logit = 0.0;
+    if (r.gathered) { logit = kept_logit[i]; } else { logit = logit_of(r, s, token); }
+    if (ordered(logit) >= least) {
       count += 1.0;
-      mass += exp(z - r.largest);
-      let score = score_of(s, r.key, z, token);
+      mass += exp((logit - r.largest) / s.temperature);
+      let score = score_of(s, r.key, logit, token);
       if (score > best || (score == best && token < best_token)) {
         best = score;
         best_token = token;
-        best_z = z;
+        best_logit = logit;
       }
     }
   }
   let most = workgroup_max(best, lane);
   let token = u32(-workgroup_max(select(NEG_LARGE, -f32(best_token), best == most), lane));
-  let z = workgroup_max(select(NEG_LARGE, best_z, best_token == token), lane);
-  return Found(u32(workgroup_sum(count, lane)), workgroup_sum(mass, lane), token, z);
+  let logit = workgroup_max(select(NEG_LARGE, best_logit, best_token == token), lane);
+  return Found(u32(workgroup_sum(count, lane)), workgroup_sum(mass, lane), token, logit);
 }
 
 fn count_of(r: Row, s: Settings, least: u32, lane: u32) -> u32 {
   var count = 0.0;
   for (var i = lane; i < r.num_entries; i += WG) {
-    var z = 0.0;
-    if (r.gathered) { z = kept_z[i]; } else { z = z_of(r, s, i); }
-    count += select(0.0, 1.0, ordered(z) >= least);
+    var logit = 0.0;
+    if (r.gathered) { logit = kept_logit[i]; } else { logit = logit_of(r, s, i); }
+    count += select(0.0, 1.0, ordered(logit) >= least);
   }
   return u32(workgroup_sum(count, lane));
 }
@@ -123,11 +123,11 @@ fn gather(r: Row, s: Settings, least: u32, lane: u32) -> bool {
     let run = runs[i / RUN];
     let token = run / RUNS * SLICE + run % RUNS + i % RUN * RUNS;
     if (token < params.vocab_size) {
-      let z = z_of(r, s, token);
-      if (ordered(z) >= least) {
+      let logit = logit_of(r, s, token);
+      if (ordered(logit) >= least) {
         let place = atomicAdd(&num_kept, 1u);
         if (place < ROOM) {
-          kept_z[place] = z;
+          kept_logit[place] = logit;
           kept_token[place] = token;
         }
       }
@@ -142,7 +142,7 @@ fn draw_filtered(row: Row, s: Settings, all_mass: f32, lane: u32) -> u32 {
   var r = row;
   let top_key = ordered(r.largest);
   var least = 0u; // of min-p, and of top-p 0
-  if (s.log_min_p > NEG_LARGE) { least = ordered(r.largest + s.log_min_p); }
+  if (s.log_min_p > NEG_LARGE) { least = ordered(r.largest + s.temperature * s.log_min_p); }
   if (s.top_p <= 0.0) { least = top_key; }
   let by_mass = s.top_p > 0.0 && s.top_p < 1.0;
 
@@ -151,7 +151,8 @@ fn draw_filtered(row: Row, s: Settings, all_mass: f32, lane: u32) -> u32 {
     bound = top_k_bound(r, s, lane);
   } else if (by_mass) {
     // Tokens of mass up to (1 - top_p) / vocab_size of all together leave top_p to the others.
-    bound = ordered(r.largest + log((1.0 - s.top_p) * all_mass / f32(params.vocab_size)) - 0.01);
+    let most_left = log((1.0 - s.top_p) * all_mass / f32(params.vocab_size));
+    bound = ordered(r.largest + s.temperature * (most_left - 0.01));
   }
   if (s.top_k == 0u || !by_mass) { bound = max(bound, least); }
   r.gathered = gather(r, s, bound, lane);
@@ -172,7 +173,7 @@ fn draw_filtered(row: Row, s: Settings, all_mass: f32, lane: u32) -> u32 {
   var from_key = max(low, least);
   var winner = scan(r, s, from_key, lane);
   while (by_mass) {
-    from_key = max(from_key, ordered(winner.z)) + 1u;
+    from_key = max(from_key, ordered(winner.logit)) + 1u;
     let likelier = scan(r, s, from_key, lane);
     if (likelier.count == 0u || likelier.mass < enough) { break; }
     winner = likelier;
@@ -208,7 +209,7 @@ fn sample_merge(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
     var mass = 0.0;
     for (var i = lane; i < params.num_slices; i += WG) {
       let slice = slices[row * params.num_slices + i];
-      mass += slice.y * exp(slice.x - largest);
+      mass += slice.y * exp((slice.x - largest) / s.temperature);
     }
     let all_mass = workgroup_sum(mass, lane);
     let r = Row(row, sequence, row_key(s, u32(positions[row])), largest, false, params.vocab_size);

@@ -3,11 +3,11 @@
 // logits  [rows, vocab_size] f32     sequence_index [rows] i32, negative: no sample     positions [rows] i32
 // settings [max_sequences] Settings  count [1] u32: rows from it on are not touched
 // penalty_state (with penalties only; read)
-// slices  [rows, num_slices] vec4, out: max z, sum of exp(z - max) (if top-p over all tokens needs it),
+// slices  [rows, num_slices] vec4, out: max, sum of exp((logit - max) / temperature) (if top-p needs it),
 //         best score and its token (if the row has no filter)
-// run_max [rows, num_slices * RUNS] f32, out: max z of each run, by which sample_merge finds the top-k
+// run_max [rows, num_slices * RUNS] f32, out: max of each run, by which sample_merge finds the top-k
 // grid    (num_slices, rows, 1); WG = RUNS lanes, each a run
-// z = penalized logit / temperature
+// Logits are taken after penalties everywhere.
 struct Params { vocab_size: u32, num_slices: u32 }
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
 @group(0) @binding(1) var<storage, read> sequence_index: array<i32>;
@@ -37,10 +37,10 @@ fn sample_split(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
   var best = NEG_LARGE;
   var best_token = first;
   for (var token = first; token < end; token += RUNS) {
-    let z = penalized(logits[row_start + token], s, sequence, token) / s.temperature;
-    most = max(most, z);
+    let logit = penalized(logits[row_start + token], s, sequence, token);
+    most = max(most, logit);
     if (draws) {
-      let score = score_of(s, key, z, token);
+      let score = score_of(s, key, logit, token);
       if (score > best) {
         best = score;
         best_token = token;
@@ -53,7 +53,8 @@ fn sample_split(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
   var sum = 0.0;
   if (s.top_p < 1.0 && s.top_k == 0u) {
     for (var token = first; token < end; token += RUNS) {
-      sum += exp(penalized(logits[row_start + token], s, sequence, token) / s.temperature - slice_max);
+      let logit = penalized(logits[row_start + token], s, sequence, token);
+      sum += exp((logit - slice_max) / s.temperature);
     }
   }
   let slice_sum = workgroup_sum(sum, lane);

@@ -11,7 +11,7 @@ fn penalized(logit: f32, s: Settings, sequence: u32, token: u32) -> f32 {
   let seen = penalty_state[penalty_row(sequence) + token];
   if (seen == 0u) { return logit; }
   let scaled = select(logit * s.repetition, logit / s.repetition, logit > 0.0);
-  return scaled - s.presence - s.frequency * f32(seen);
+  return scaled - (s.presence + s.frequency * f32(seen));
 }
 
 // Counts a sampled token; the oldest leaves a full window. For one lane.

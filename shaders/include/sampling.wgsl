@@ -6,18 +6,16 @@ const SLICE = 4096u; // tokens of a workgroup of sample_split
 const RUNS = SLICE / RUN; // of a slice; run j holds its tokens j, j + RUNS, ...
 
 struct Settings {
-  temperature: f32, // 1 where greedy
-  greedy: u32,
-  top_k: u32, // 0: off
+  temperature: f32, // 0: greedy
   top_p: f32, // 1: off
   log_min_p: f32, // NEG_LARGE: off
+  top_k: u32, // 0: off
   seed_low: u32,
   seed_high: u32,
-  window: i32, // 0: no penalties, -1: all tokens count
   repetition: f32,
   presence: f32,
   frequency: f32,
-  unused: u32,
+  window: i32, // 0: no penalties, -1: all tokens count
 }
 
 fn is_filtered(s: Settings) -> bool {
@@ -40,14 +38,14 @@ fn exponential(key: u32, token: u32) -> f32 {
   return -log(1.0 - u);
 }
 
-// What the draw maximizes: z - log(e), or z itself.
-fn score_of(s: Settings, key: u32, z: f32, token: u32) -> f32 {
-  if (s.greedy != 0u) { return z; }
-  return z - log(exponential(key, token));
+// What the draw maximizes. Times the temperature, as all here: logits are never divided by a small one.
+fn score_of(s: Settings, key: u32, logit: f32, token: u32) -> f32 {
+  if (s.temperature == 0.0) { return logit; }
+  return logit - s.temperature * log(exponential(key, token));
 }
 
 // Unsigned integers in the order of the floats; both zeros are one.
-fn ordered(z: f32) -> u32 {
-  let bits = bitcast<u32>(select(z, 0.0, z == 0.0));
+fn ordered(x: f32) -> u32 {
+  let bits = bitcast<u32>(select(x, 0.0, x == 0.0));
   return select(bits | 0x80000000u, ~bits, bits >> 31u == 1u);
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..protocol import Admission, Batch, SamplingParams
 from .compose import Constant
@@ -25,20 +26,21 @@ _SLICE, _RUN = 4096, 32  # of sampling.wgsl
 _RUNS = _SLICE // _RUN
 _OFF = np.float32(-3.0e38)  # NEG_LARGE
 
+MIN_TEMPERATURE = 1e-5
+"""A lower one, not 0, counts as this, as in the NumPy sampler."""
+
 _SETTINGS = np.dtype(
     [
         ("temperature", "<f4"),
-        ("greedy", "<u4"),
-        ("top_k", "<u4"),
         ("top_p", "<f4"),
         ("log_min_p", "<f4"),
+        ("top_k", "<u4"),
         ("seed_low", "<u4"),
         ("seed_high", "<u4"),
-        ("window", "<i4"),
         ("repetition", "<f4"),
         ("presence", "<f4"),
         ("frequency", "<f4"),
-        ("unused", "<u4"),
+        ("window", "<i4"),
     ]
 )
 
@@ -137,7 +139,7 @@ class Sampler:
             self._penalty_state = self._device.empty(shape, "u32", "penalty counts")
         return self._penalty_state
 
-    def _state_of(self, window: int, token_ids: tuple[int, ...]) -> np.ndarray:
+    def _state_of(self, window: int, token_ids: tuple[int, ...]) -> NDArray[np.uint32]:
         """Counts (V,), length and ring of a sequence with this history, as penalties.wgsl keeps them."""
         assert window <= MAX_PENALTY_WINDOW, window
         seen = np.asarray(token_ids if window < 0 else token_ids[-window:], np.int64)
@@ -157,23 +159,21 @@ def _has_penalties(params: SamplingParams) -> bool:
     )
 
 
-def _settings(params: SamplingParams, vocab_size: int) -> np.ndarray:
-    """One place's Settings. Greedy is temperature 1 without filters, its score being the logit."""
-    greedy = params.temperature == 0.0
+def _settings(params: SamplingParams, vocab_size: int) -> NDArray[np.uint32]:
+    """One place's Settings. Filters of a greedy sequence are off: they cannot drop the likeliest token."""
     row = np.zeros(1, _SETTINGS)
-    row["temperature"] = 1.0 if greedy else params.temperature
-    row["greedy"] = greedy
     row["top_p"] = 1.0
     row["log_min_p"] = _OFF
-    if not greedy:
+    if params.temperature != 0.0:
+        row["temperature"] = max(params.temperature, MIN_TEMPERATURE)
         row["top_k"] = params.top_k if 0 < params.top_k < vocab_size else 0
         row["top_p"] = min(1.0, max(0.0, params.top_p))
         if params.min_p > 0.0:
-            row["log_min_p"] = np.log(params.min_p)
+            row["log_min_p"] = np.log(np.float32(params.min_p))
     row["seed_low"] = params.seed & 0xFFFFFFFF
     row["seed_high"] = params.seed >> 32 & 0xFFFFFFFF
-    row["window"] = params.penalty_window if _has_penalties(params) else 0
     row["repetition"] = params.repetition_penalty
     row["presence"] = params.presence_penalty
     row["frequency"] = params.frequency_penalty
+    row["window"] = params.penalty_window if _has_penalties(params) else 0
     return row.view(np.uint32)
