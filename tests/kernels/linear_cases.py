@@ -1,0 +1,131 @@
+"""What the tests of the linear kernels share: random weights, int8 activations, one product checked."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType as GGMLType
+from numpy.typing import NDArray
+
+from emberd.gguf.dequant import dequantize
+from emberd.reference import ops as reference
+from emberd.runtime import linear
+from emberd.runtime.device import Device, Tensor
+from emberd.runtime.kernel import Kernels, run_once
+from emberd.runtime.weights import FLOAT_TYPES, WeightMatrix
+from tiny_gguf import random_rows
+from tolerance import check
+
+Array = NDArray[Any]
+
+QUANT_TYPES = [
+    GGMLType.Q4_0,
+    GGMLType.Q4_1,
+    GGMLType.Q5_0,
+    GGMLType.Q5_1,
+    GGMLType.Q8_0,
+    GGMLType.Q4_K,
+    GGMLType.Q5_K,
+    GGMLType.Q6_K,
+]
+ALL_TYPES = [GGMLType.F32, GGMLType.F16, GGMLType.BF16, *QUANT_TYPES]
+
+NARROW = linear.LinearTable(
+    matvec_tokens=8,
+    matvec_group=8,
+    matvec=((1, 1, linear.MatvecTile(1, 1, 8)),),
+    matmul=((1, linear.MatmulTile(16, 16, 4)),),
+)
+"""The least of every tile: quick to compile on a software device."""
+
+
+def columns(kind: GGMLType) -> int:
+    """A width that is whole quant blocks, an odd number of units where the type allows it."""
+    return 512 if kind.name.endswith("_K") else 160
+
+
+def limited(device: Device, **limits: int) -> Device:
+    """The same device with lower limits."""
+    other = copy.copy(device)
+    for name, value in limits.items():
+        assert hasattr(other, name)
+        setattr(other, name, value)
+    return other
+
+
+def random_weights(
+    rng: np.random.Generator, rows: int, kind: GGMLType
+) -> tuple[NDArray[np.uint8], Array]:
+    """Raw rows of a type and the floats they stand for."""
+    raw = random_rows(rng, rows, columns(kind), kind)
+    return raw, dequantize(raw, kind)
+
+
+def quantized(device: Device, x: Array) -> tuple[linear.QuantizedActivations, Array]:
+    """int8 activations made by the reference, and the floats that they stand for."""
+    q, scale = reference.quantize_q8(x)
+    scales = np.repeat(scale, 2, axis=1)
+    sums = q.reshape(len(x), -1, 16).sum(axis=2, dtype=np.int32)
+    made = linear.activations(device, *x.shape)
+    device.write(made.q, q.view(np.uint8))
+    device.write(made.scales, np.stack([scales, scales * sums], axis=-1).astype(np.float32))
+    return made, q * np.repeat(scale, linear.QUANT_RUN, axis=1)
+
+
+def check_product(
+    kernels: Kernels,
+    rng: np.random.Generator,
+    weight: WeightMatrix,
+    floats: Array,
+    *,
+    tokens: int,
+    live: int | None = None,
+    bias: bool = False,
+    accumulate: bool = False,
+    table: linear.LinearTable | None = None,
+) -> list[str]:
+    """Run matmul on fresh activations and check it twice; returns the kernels' names.
+
+    Rows that are not live and columns beside the matrix must stay as they were.
+    """
+    device = kernels.device
+    live = tokens if live is None else live
+    x = rng.standard_normal((tokens, weight.cols), np.float32)
+    operand: linear.QuantizedActivations | Tensor = device.upload(x)
+    rounded = x
+    if weight.type not in FLOAT_TYPES:
+        operand, rounded = quantized(device, x)
+    added = rng.standard_normal(weight.rows, np.float32) if bias else None
+    left, right = 3, 2
+    before = np.full((tokens, left + weight.rows + right), np.nan, np.float32)
+    if accumulate:
+        before[:] = rng.standard_normal(before.shape, np.float32)
+    y = device.upload(before)
+    steps = linear.matmul(
+        kernels,
+        weight,
+        operand,
+        y,
+        rows=tokens,
+        count=device.upload(np.array([live], np.uint32)),
+        bias=None if added is None else device.upload(added),
+        accumulate=accumulate,
+        column=left,
+        table=table,
+    )
+    run_once(device, steps)
+    out = device.read(y)
+    inside = out[:live, left : left + weight.rows].copy()
+    out[:live, left : left + weight.rows] = before[:live, left : left + weight.rows]
+    np.testing.assert_array_equal(out, before)
+
+    extra = 0.0 if added is None else added.astype(np.float64)
+    if accumulate:
+        extra = extra + before[:live, left : left + weight.rows].astype(np.float64)
+    exact = x[:live].astype(np.float64) @ floats.T.astype(np.float64) + extra
+    twin = rounded[:live].astype(np.float64) @ floats.T.astype(np.float64) + extra
+    check(inside, twin, "float" if weight.type in FLOAT_TYPES else "int8_twin")
+    check(inside, exact, "int8_float")
+    return [step.kernel.key.name for step in steps]

@@ -1,0 +1,158 @@
+"""matmul of every weight type, by matvec and by tiles, against NumPy; and its options."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as GGMLType
+
+from emberd.runtime import linear
+from emberd.runtime.device import Device
+from emberd.runtime.kernel import Kernels
+from emberd.runtime.weights import upload_matrix
+from linear_cases import ALL_TYPES, NARROW, check_product, limited, random_weights
+
+pytestmark = pytest.mark.device
+
+by_type = pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)
+one_of_each = pytest.mark.parametrize(
+    "kind", [GGMLType.Q4_K, GGMLType.Q5_0, GGMLType.F16], ids=lambda kind: kind.name
+)
+"""A type with minima and split halves, one with planes, one of floats."""
+
+
+@by_type
+def test_matvec_of_one_to_eight_tokens(
+    device: Device, kernels: Kernels, rng: np.random.Generator, kind: GGMLType
+) -> None:
+    raw, floats = random_weights(rng, 37, kind)
+    weight = upload_matrix(device, [(raw, kind)])
+    for tokens in (1, 2, 4, 8):
+        names = check_product(kernels, rng, weight, floats, tokens=tokens, table=NARROW)
+        assert names == ["matvec"]
+
+
+@by_type
+def test_matmul_of_ragged_tiles(
+    device: Device, kernels: Kernels, rng: np.random.Generator, kind: GGMLType
+) -> None:
+    raw, floats = random_weights(rng, 37, kind)
+    weight = upload_matrix(device, [(raw, kind)])
+    names = check_product(kernels, rng, weight, floats, tokens=21, live=18, table=NARROW)
+    assert names == ["matmul"]
+
+
+@pytest.mark.parametrize("tokens", [3, 20])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_bias_and_accumulate(
+    device: Device, kernels: Kernels, rng: np.random.Generator, tokens: int, accumulate: bool
+) -> None:
+    raw, floats = random_weights(rng, 19, GGMLType.Q8_0)
+    weight = upload_matrix(device, [(raw, GGMLType.Q8_0)])
+    check_product(
+        kernels,
+        rng,
+        weight,
+        floats,
+        tokens=tokens,
+        live=tokens - 1,
+        bias=True,
+        accumulate=accumulate,
+        table=NARROW,
+    )
+
+
+@pytest.mark.parametrize("tokens", [1, 6, 20])
+def test_nothing_is_written_when_no_row_is_live(
+    device: Device, kernels: Kernels, rng: np.random.Generator, tokens: int
+) -> None:
+    raw, floats = random_weights(rng, 19, GGMLType.Q8_0)
+    weight = upload_matrix(device, [(raw, GGMLType.Q8_0)])
+    check_product(kernels, rng, weight, floats, tokens=tokens, live=0, table=NARROW)
+
+
+@one_of_each
+def test_stacked_matrices_split_into_parts(
+    device: Device,
+    kernels: Kernels,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: GGMLType,
+) -> None:
+    """K29: a matrix over the binding limit gives what it gives without the limit."""
+    monkeypatch.setattr("emberd.runtime.weights.CHUNK_BYTES", 1000)
+    made = [random_weights(rng, rows, kind) for rows in (11, 5, 7)]
+    row_bytes = made[0][0].shape[1]
+    weight = upload_matrix(
+        limited(device, max_binding_bytes=9 * row_bytes), [(raw, kind) for raw, _ in made]
+    )
+    assert len(weight.parts) > 1 and weight.rows == 23
+    assert weight.nbytes - 23 * row_bytes in range(12)  # GGUF's bits and padding to words
+    floats = np.concatenate([part for _, part in made])
+    for tokens in (2, 20):
+        check_product(kernels, rng, weight, floats, tokens=tokens, bias=True, table=NARROW)
+
+
+def test_more_rows_than_the_grid_allows_are_folded(
+    device: Device, rng: np.random.Generator
+) -> None:
+    """K29: 7 workgroups a side stand for the 65535 of a real device."""
+    kernels = Kernels(limited(device, max_grid=7))
+    raw, floats = random_weights(rng, 325, GGMLType.Q8_0)
+    weight = upload_matrix(device, [(raw, GGMLType.Q8_0)])
+    for tokens in (1, 18):
+        check_product(kernels, rng, weight, floats, tokens=tokens, table=NARROW)
+
+
+def _tables(device: Device) -> list[linear.LinearTable]:
+    """What a software device, a GPU with a fixed subgroup size and one without would use."""
+    software, gpu = copy_of_kind(device, "CPU"), copy_of_kind(device, "DiscreteGPU")
+    plain = limited(gpu)
+    plain.subgroup_size = None
+    return [linear.default_table(kind) for kind in (software, gpu, plain)]
+
+
+def copy_of_kind(device: Device, kind: str) -> Device:
+    other = limited(device)
+    other.info = dataclasses.replace(device.info, kind=kind)
+    return other
+
+
+@pytest.mark.parametrize("kind", [GGMLType.Q6_K, GGMLType.F16], ids=lambda kind: kind.name)
+def test_every_tile_of_the_default_tables(
+    device: Device, kernels: Kernels, rng: np.random.Generator, kind: GGMLType
+) -> None:
+    raw, floats = random_weights(rng, 70, kind)
+    weight = upload_matrix(device, [(raw, kind)])
+    tables = _tables(device)
+    for matvec in {tile for table in tables for _, _, tile in table.matvec}:
+        table = dataclasses.replace(NARROW, matvec=((1, 1, matvec),))
+        check_product(kernels, rng, weight, floats, tokens=2, table=table)
+    for matmul in {tile for table in tables for _, tile in table.matmul}:
+        table = dataclasses.replace(NARROW, matmul=((1, matmul),))
+        tokens = matmul.tokens + 1
+        check_product(kernels, rng, weight, floats, tokens=tokens, table=table)
+
+
+def test_wide_groups_of_rows_and_tokens(
+    device: Device, kernels: Kernels, rng: np.random.Generator
+) -> None:
+    """Four weight rows and eight tokens at a time, over all lanes of a workgroup."""
+    raw, floats = random_weights(rng, 70, GGMLType.Q8_0)
+    weight = upload_matrix(device, [(raw, GGMLType.Q8_0)])
+    table = linear.LinearTable(32, 8, ((1, 1, linear.MatvecTile(64, 4, 64)),), NARROW.matmul)
+    check_product(kernels, rng, weight, floats, tokens=19, live=17, table=table)
+
+
+def test_the_table_takes_the_last_entry_whose_minima_are_met() -> None:
+    small, wide, many = (linear.MatvecTile(1, n, 8) for n in (1, 2, 4))
+    tiles = ((1, linear.MatmulTile(16, 16, 4)), (17, linear.MatmulTile(32, 16, 4)))
+    table = linear.LinearTable(8, 8, ((1, 1, small), (1, 100, wide), (4, 50, many)), tiles)
+    assert table.matvec_tile(1, 99) is small
+    assert table.matvec_tile(1, 100) is wide
+    assert table.matvec_tile(4, 49) is small
+    assert table.matvec_tile(5, 100) is many
+    assert table.matmul_tile(16) is tiles[0][1]
+    assert table.matmul_tile(17) is tiles[1][1]

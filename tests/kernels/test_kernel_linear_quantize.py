@@ -1,0 +1,100 @@
+"""Activations to int8: alone, after RMS norm, after the gated activation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from emberd.reference import ops as reference
+from emberd.runtime import linear
+from emberd.runtime.device import Device
+from emberd.runtime.kernel import Kernels, run_once
+from linear_cases import limited
+from tolerance import TOLERANCE, check
+
+pytestmark = pytest.mark.device
+
+Array = NDArray[Any]
+WIDTHS = [32, 96, 2080]
+ROWS = 3
+
+
+def _poisoned(device: Device, rows: int, width: int) -> linear.QuantizedActivations:
+    out = linear.activations(device, rows, width)
+    device.write(out.q, np.full(out.q.shape, 0x55555555, np.uint32))
+    device.write(out.scales, np.full(out.scales.shape, np.nan, np.float32))
+    return out
+
+
+def _check(device: Device, out: linear.QuantizedActivations, expected: Array) -> None:
+    """`out` is `expected` rounded to int8 in runs of 32, with the sums that go with it."""
+    rows, width = expected.shape
+    q = device.read(out.q).view(np.int8)
+    scales = device.read(out.scales)
+    _, scale = reference.quantize_q8(expected.astype(np.float32))
+    check(scales[:, 0::2, 0], scale, "float")
+    np.testing.assert_array_equal(scales[:, 1::2, 0], scales[:, 0::2, 0])
+    sums = q.reshape(rows, -1, 16).sum(axis=2, dtype=np.int32)
+    check(scales[:, :, 1], sums * scales[:, :, 0], "float")
+    runs = np.repeat(scale, 32, axis=1).astype(np.float64)
+    exact = np.divide(expected, runs, out=np.zeros((rows, width)), where=runs > 0)
+    # A value at a tie may be rounded either way by a last bit of difference.
+    assert np.abs(q - exact).max() <= 0.5 + 127 * TOLERANCE["float"]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_quantize_q8(
+    device: Device, kernels: Kernels, rng: np.random.Generator, width: int
+) -> None:
+    x = rng.standard_normal((ROWS, width), np.float32) * 3
+    x[1, :32] = 0  # a run of zeros has scale 0
+    out = _poisoned(device, ROWS, width)
+    run_once(device, [linear.quantize_q8(kernels, device.upload(x), out, rows=ROWS, width=width)])
+    _check(device, out, x)
+    assert (device.read(out.scales)[1, :2] == 0).all()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_rms_norm_quantize(
+    device: Device, kernels: Kernels, rng: np.random.Generator, width: int
+) -> None:
+    x = rng.standard_normal((ROWS, width), np.float32) * 3
+    weight = rng.standard_normal(width, np.float32)
+    out = _poisoned(device, ROWS, width)
+    step = linear.rms_norm_quantize(
+        kernels, device.upload(x), device.upload(weight), out, rows=ROWS, width=width, eps=1e-5
+    )
+    run_once(device, [step])
+    _check(device, out, reference.rms_norm(x, weight, 1e-5))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_silu_mul_quantize(
+    device: Device, kernels: Kernels, rng: np.random.Generator, width: int, activation: Any
+) -> None:
+    gate_up = rng.standard_normal((ROWS, 2 * width), np.float32) * 3
+    out = _poisoned(device, ROWS, width)
+    step = linear.silu_mul_quantize(
+        kernels, device.upload(gate_up), out, rows=ROWS, width=width, activation=activation
+    )
+    run_once(device, [step])
+    product = {"silu": reference.silu_mul, "gelu": reference.gelu_mul}[activation]
+    _check(device, out, product(gate_up[:, :width], gate_up[:, width:]))
+
+
+def test_more_runs_than_the_grid_allows_are_folded(
+    device: Device, rng: np.random.Generator
+) -> None:
+    kernels = Kernels(limited(device, max_grid=3))
+    width = 32 * 64 * 5
+    x = rng.standard_normal((1, 2 * width), np.float32)
+    out = _poisoned(device, 1, width)
+    step = linear.silu_mul_quantize(
+        kernels, device.upload(x), out, rows=1, width=width, activation="silu"
+    )
+    run_once(device, [step])
+    _check(device, out, reference.silu_mul(x[:, :width], x[:, width:]))
