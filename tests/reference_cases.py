@@ -75,7 +75,7 @@ def load_cases(folder: Path, model_path: Path) -> dict[str, Any]:
         cases: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if cases["gguf_sha256"] == sha256:
             return cases
-    raise SystemExit(f"{model_path.name} is none of the models that {folder} has cases for")
+    raise LookupError(f"{model_path.name} is none of the models that {folder} has cases for")
 
 
 def logprobs_at(runner: Runner, ids: list[int], places: list[int]) -> NDArray[np.float64]:
@@ -209,7 +209,10 @@ def main() -> int:
     arguments = parser.parse_args()
     root = Path(__file__).parents[1]
     folder = Path(os.environ.get("EMBERD_CASES", root.parent / "shared" / "cases"))
-    cases = load_cases(folder / "reference", arguments.model)
+    try:
+        cases = load_cases(folder / "reference", arguments.model)
+    except (LookupError, OSError) as error:
+        parser.error(str(error))
     tolerance = FLOAT if arguments.device == "cpu" else EIGHT_BIT
 
     runner = open_runner(arguments.model, arguments.device)

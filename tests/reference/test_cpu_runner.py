@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +19,9 @@ from emberd.errors import ModelLoadError
 from emberd.gguf.spec import open_model
 from emberd.protocol import FROM_LAST_STEP, Runner, SamplingParams, WorkerOptions
 from emberd.reference.kv_cache import BLOCK_SIZE, DEFAULT_CONTEXT, plan_cache, token_bytes
+from emberd.reference.ops import rope_tables
 from emberd.reference.runner import CpuRunner
-from emberd.reference.transformer import forward
+from emberd.reference.transformer import forward, layer_rope_tables
 from emberd.reference.weights import Weights, load_weights
 from tolerance import check
 
@@ -164,6 +166,31 @@ def test_loading_a_file(tmp_path: Path, architecture: Any, rng: np.random.Genera
     output = run(runner, [Row(0, ids, 0, [3, 1], admit=GREEDY)], [19])
     check(output.logits[0], forward(runner.weights, np.array(ids))[-1], "float")
     runner.close()
+
+
+def test_a_chain_model_gives_the_logits_written_into_it(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """The last token alone decides, whatever stands before it (K16's logits)."""
+    path = tiny_gguf.chain_model(tmp_path / "c.gguf", {97: {98: 2.0, 99: 1.0, 100: 0.0}})
+    runner = CpuRunner.load(WorkerOptions(str(path), context_length=64, max_sequences=1))
+    ids = [*rng.integers(0, 256, 19).tolist(), 97]
+    logits = run(runner, [Row(0, ids, 0, [1, 0], sample=False)], [19]).logits[0]
+    wanted = np.full(512, -30.0)
+    wanted[98:101] = [2, 1, 0]
+    np.testing.assert_allclose(logits, wanted, atol=1e-3)
+    runner.close()
+
+
+def test_rope_tables_follow_layers_and_factors(rng: np.random.Generator) -> None:
+    """K26: the model's factors are used at all positions."""
+    weights = random_weights(rng, **VARIANTS["gemma3"])
+    factors = rng.uniform(1, 32, 8).astype(np.float32)
+    tables = layer_rope_tables(replace(weights, rope_factors=factors), 50)
+    for (cos, sin), layer in zip(tables, weights.spec.layers, strict=True):
+        wanted = rope_tables(16, layer.rope_base, layer.rope_scale, factors, 50)
+        np.testing.assert_array_equal((cos, sin), wanted)
+    assert tables[0] is tables[2] and tables[0] is not tables[1]
 
 
 def test_a_shared_embedding_is_counted_once(tmp_path: Path) -> None:

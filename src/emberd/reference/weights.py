@@ -63,6 +63,8 @@ def load_weights(model: ModelFile, progress: Callable[[float], None] | None = No
     tensors = model.tensors
     infos = [tensors.token_embedding, tensors.output_norm, tensors.output]
     infos += [info for layer in tensors.layers for info in _present(layer)]
+    if tensors.rope_factors is not None:
+        infos.append(tensors.rope_factors)
     nbytes = sum({info.name: 4 * prod(info.shape) for info in infos}.values())
     free = psutil.virtual_memory().available
     if nbytes > free:
