@@ -61,7 +61,7 @@ def verify(
                     check.type,
                     check.shape,
                     f"{check.error:.2e}",
-                    f"{check.tolerance:.0e}",
+                    f"{check.tolerance:.2g}",
                     "pass" if check.passed else "FAIL",
                 )
                 for check in checks
