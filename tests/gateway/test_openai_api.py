@@ -171,11 +171,10 @@ def test_wrong_values_are_refused_by_name_k36(
 def test_what_would_change_the_answer_is_refused_rather_than_ignored(
     make_site: MakeSite, fields: Json, param: str
 ) -> None:
-    status, answer, headers = chat(make_site(), "a", **fields)
-    assert status == 501
+    status, answer, _ = chat(make_site(), "a", **fields)
+    assert status == 400
     assert answer["error"]["type"] == "not_supported_error"
     assert answer["error"]["param"] == param
-    assert headers["x-should-retry"] == "false"
 
 
 def test_what_changes_nothing_is_accepted_and_listed_oc14(make_site: MakeSite) -> None:
@@ -319,25 +318,23 @@ def test_completion_choices_of_several_prompts_are_counted_through_ok02(
 
 
 @pytest.mark.parametrize(
-    ("fields", "status", "param"),
+    ("fields", "param"),
     [
-        ({"prompt": 5}, 400, "prompt"),
-        ({"prompt": []}, 400, "prompt"),
-        ({"prompt": ""}, 400, "prompt"),
-        ({"prompt": [512]}, 400, "prompt"),
-        ({"prompt": [[1], [-1]]}, 400, "prompt"),
-        ({"best_of": 3}, 400, "best_of"),
-        ({"echo": True}, 501, "echo"),
-        ({"logprobs": 0}, 501, "logprobs"),
-        ({"suffix": "x"}, 501, "suffix"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": [512]}, "prompt"),
+        ({"prompt": [[1], [-1]]}, "prompt"),
+        ({"best_of": 3}, "best_of"),
+        ({"echo": True}, "echo"),
+        ({"logprobs": 0}, "logprobs"),
+        ({"suffix": "x"}, "suffix"),
     ],
 )
-def test_wrong_completions_are_refused(
-    make_site: MakeSite, fields: Json, status: int, param: str
-) -> None:
+def test_wrong_completions_are_refused(make_site: MakeSite, fields: Json, param: str) -> None:
     body = {"model": "tiny", "prompt": "a", **fields}
-    got, answer, _ = post(make_site(), "/v1/completions", body)
-    assert got == status
+    status, answer, _ = post(make_site(), "/v1/completions", body)
+    assert status == 400
     assert answer["error"]["param"] == param
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 import zlib
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict, ValidationError
+from pydantic import AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Strict, ValidationError
 
 from ..errors import BadRequestError, EmberdError
 
@@ -33,7 +34,7 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Number = Annotated[float, Strict()]
+Number = Annotated[float, Strict(), AllowInfNan(False)]
 Whole = Annotated[int, Strict(), BeforeValidator(_whole, json_schema_input_type=float)]
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Strict()]
@@ -80,8 +81,7 @@ def parse(schema: type[S], body: Json) -> S:
             raise BadRequestError(f"'{path}' is required", path) from None
         reason = first["msg"].removeprefix("Value error, ")
         reason = reason[0].lower() + reason[1:]
-        given = repr(first["input"])
-        given = given if len(given) <= 60 else given[:57] + "..."
+        given = reprlib.repr(first["input"])  # short, whatever was sent
         raise BadRequestError(f"'{path}': {reason}; got {given}", path) from None
 
 

@@ -33,7 +33,6 @@ _OPENAI_TYPES = {
     405: "invalid_request_error",
     413: "invalid_request_error",
     429: "rate_limit_error",
-    501: "not_supported_error",
     503: "overloaded_error",
 }
 _ANTHROPIC_TYPES = {
@@ -57,7 +56,7 @@ def status_of(error: Exception) -> int:
         case ModelNotFoundError():
             return 404
         case NotSupportedError():
-            return 501
+            return 501 if error.param is None else 400  # a field is the caller's to leave out
         case OverloadedError():
             return 503
     return 500
@@ -86,6 +85,8 @@ def error_body(error: Exception, path: str) -> dict[str, Any]:
 def openai_error(error: Exception) -> dict[str, Any]:
     status = status_of(error)
     kind = _OPENAI_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    if isinstance(error, NotSupportedError):
+        kind = "not_supported_error"
     body: dict[str, Any] = {
         "message": message_of(error),
         "type": kind,

@@ -26,6 +26,7 @@ from .security import is_loopback
 from .service import Service
 
 _BACKLOG = 2048
+_KEEP_ALIVE_SECONDS = 75  # of an idle connection; clients pool them
 _LAST_WORDS_SECONDS = 3  # for replies that were ended to say so
 
 
@@ -45,9 +46,11 @@ def run_server(
     settings = uvicorn.Config(
         app,
         log_config=None,
+        log_level="warning",
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=_LAST_WORDS_SECONDS,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         lifespan="on",
         backlog=_BACKLOG,
     )

@@ -6,9 +6,10 @@ Everything that can be wrong with a request is found here before its first byte 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,7 @@ class Service:
         self.manager = manager
         self.leaving = False
         self._generations: set[Generation] = set()
+        self._num_starting = 0  # requests whose model loads or whose prompt is being read
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -69,30 +71,29 @@ class Service:
         Raises ModelNotFoundError, BadRequestError, ContextOverflowError, OverloadedError, and what
         loading raises.
         """
-        self._check_room(0)
-        started_ns = time.perf_counter_ns()
-        model = await self.manager.acquire(name, keep_alive)
-        load_ns = time.perf_counter_ns() - started_ns
-        try:
-            ids = await asyncio.to_thread(read_prompts, model)
-            prompts = _prompts(model, ids, wish)
-            self._check_room(len(prompts))
-            generation = Generation(
-                request_id, model, prompts, sum(map(len, ids.prompts)), load_ns, self._ended
-            )
-        except BaseException:
-            self.manager.release(model)
-            raise
-        self._generations.add(generation)
-        self._idle.clear()
-        return generation
+        with self._starting():
+            started_ns = time.perf_counter_ns()
+            model = await self.manager.acquire(name, keep_alive)
+            load_ns = time.perf_counter_ns() - started_ns
+            try:
+                ids = await asyncio.to_thread(read_prompts, model)
+                prompts = _prompts(model, ids, wish)
+                self._check_room(len(prompts) - 1)  # one place is its own already
+                generation = Generation(
+                    request_id, model, prompts, sum(map(len, ids.prompts)), load_ns, self._ended
+                )
+            except BaseException:
+                self.manager.release(model)
+                raise
+            self._generations.add(generation)
+            return generation
 
     async def load(self, name: str, keep_alive: float | None) -> LoadedModel:
         """Load `name` and leave it loaded for its keep-alive time."""
-        self._check_room(0)
-        model = await self.manager.acquire(name, keep_alive)
-        self.manager.release(model)
-        return model
+        with self._starting():
+            model = await self.manager.acquire(name, keep_alive)
+            self.manager.release(model)
+            return model
 
     async def drain(self, grace: float) -> None:
         """Take nothing new; wait for what runs, and after `grace` seconds end it with an error."""
@@ -105,21 +106,35 @@ class Service:
                     OverloadedError(f"{LEAVING} (it waited {grace:g} seconds for this reply)")
                 )
 
+    @contextlib.contextmanager
+    def _starting(self) -> Iterator[None]:
+        self._check_room(1)
+        self._num_starting += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._num_starting -= 1
+            self._see_whether_idle()
+
     def _check_room(self, num_new: int) -> None:
         if self.leaving:
             raise OverloadedError(LEAVING)
-        limit = self.config.queue_limit
-        if self.num_sequences + max(1, num_new) > limit:
+        taken, limit = self.num_sequences + self._num_starting, self.config.queue_limit
+        if taken + num_new > limit:
             raise OverloadedError(
                 "server busy, please try again. maximum pending requests exceeded: "
-                f"{self.num_sequences} of {limit} (EMBERD_QUEUE_LIMIT) are running or waiting"
+                f"{taken} of {limit} (EMBERD_QUEUE_LIMIT) are running or waiting"
             )
 
     def _ended(self, generation: Generation) -> None:
         self._generations.discard(generation)
-        if not self._generations:
-            self._idle.set()
+        self._see_whether_idle()
         self.manager.release(generation.model)
+
+    def _see_whether_idle(self) -> None:
+        if not self._generations and not self._num_starting:
+            self._idle.set()
 
 
 def fits(model: LoadedModel, num_prompt_tokens: int) -> bool:

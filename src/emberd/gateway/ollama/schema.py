@@ -20,7 +20,7 @@ class Options(Schema):
     num_ctx: Annotated[Whole, Field(ge=1)] | None = None
     num_predict: Whole | None = None  # -1 and -2: until it ends or the context is full
     seed: Annotated[Whole, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
-    temperature: Annotated[Number, Field(ge=0)] | None = None
+    temperature: Annotated[Number, Field(ge=0, le=100)] | None = None
     top_k: Annotated[Whole, Field(ge=-1, lt=1 << 31)] | None = None
     top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
     min_p: Annotated[Number, Field(ge=0, le=1)] | None = None

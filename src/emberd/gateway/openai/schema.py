@@ -122,7 +122,7 @@ _CONSTRAINTS = ("grammar", "structured_outputs", "guided_json", "guided_regex", 
 
 
 def refuse_unserved_chat(body: ChatCompletionRequest) -> None:
-    """Raises NotSupportedError, or BadRequestError, for what would change the answer if it were served."""
+    """Raises NotSupportedError or BadRequestError for what would change the answer if it were served."""
     _refuse_shared(body)
     kind = (body.response_format or {}).get("type", "text")
     if kind != "text":
