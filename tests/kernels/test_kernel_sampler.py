@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from emberd.protocol import Admission, SamplingParams
 from emberd.reference import sampling as reference
 from emberd.runtime import sampler as gpu
+from emberd.runtime.compose import shader_dir
 from emberd.runtime.device import Device, Tensor
 from emberd.runtime.kernel import Kernels, run_once
 from emberd.runtime.sampler import Sampler
@@ -326,3 +328,12 @@ def test_the_hash_is_the_reference_samplers_bit_for_bit(device: Device, kernels:
     ids = np.arange(vocab_size, dtype=np.uint32)
     expected = [int(np.argmin(reference.exponentials(seed, 2**31 - 1, ids))) for seed in seeds]
     assert tokens.tolist() == expected
+
+
+def test_settings_are_packed_as_the_shader_declares_them() -> None:
+    text = (shader_dir() / "include" / "sampling.wgsl").read_text(encoding="utf-8")
+    body = text.split("struct Settings {")[1].split("}")[0]
+    declared = re.findall(r"(\w+): (f32|u32|i32),", body)
+    kinds = {"<f4": "f32", "<u4": "u32", "<i4": "i32"}
+    packed = [(name, kinds[gpu._SETTINGS[name].str]) for name in gpu._SETTINGS.names or ()]
+    assert packed == declared

@@ -137,7 +137,7 @@ def rope_kv_write(
 def decode_splits(device: Device, *, rows: int, num_kv_heads: int) -> int:
     """How many workgroups may share a row's context, so that a few rows still fill the device."""
     if device.info.is_software:
-        return 2
+        return 1
     return max(1, min(MAX_SPLITS, 1024 // (rows * num_kv_heads)))
 
 
@@ -210,8 +210,8 @@ def attention_decode(
 
 def prefill_tile_size(device: Device, *, num_heads: int) -> int:
     """Query tokens of a tile: larger ones reuse keys more, smaller ones make more workgroups."""
-    if device.info.is_software or 4 * 64 > device.max_workgroup_size:
-        return 16
+    if device.info.is_software:
+        return 32
     return 64 if num_heads >= 16 else 32
 
 
