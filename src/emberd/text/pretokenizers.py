@@ -50,9 +50,10 @@ _CASED_LETTERS = _ranges(
 )
 
 
-_CJK = _ranges("4E00-9FA5 0800-4E00 AC00-D7FF")
+# U+0800-9FA5 and Hangul without the spaces among them, which llama.cpp does not see as such there.
+_CJK = _ranges("0800-167F 1681-1FFF 200B-2027 202A-202E 2030-205E 2060-2FFF 3001-9FA5 AC00-D7FF")
 _HAN_AND_KANA = _ranges("4E00-9FA5 3040-309F 30A0-30FF")
-_WIDE_PUNCTUATION = _ranges("FF01-FF0F FF1A-FF5E 2018-201F 3000-3002")
+_WIDE_PUNCTUATION = _ranges("FF01-FF0F FF1A-FF5E 2018-201F 3001-3002")
 
 
 def _words(number: str, symbols_end: str = r"[\r\n]*") -> str:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
+from jinja2 import Template
 from jinja2.exceptions import SecurityError
 
 from ..errors import BadRequestError
@@ -37,11 +39,11 @@ class ChatTemplate:
         clock: Callable[[], datetime] = datetime.now,
     ) -> None:
         self.source = source
+        self._clock = clock
         self._variables = _token_variables(tokenizer) if tokenizer is not None else {}
         self._fault: str | None = None
         try:
             self._strict = compiled(source, clock, may_append=False)
-            self._lenient = compiled(source, clock, may_append=True)
         except Exception as error:  # syntax, nesting too deep, constants that cannot be folded
             self._fault = f"This model's chat template does not parse: {error}."
 
@@ -84,6 +86,10 @@ class ChatTemplate:
         if prompts:
             return min(prompts, key=lambda item: item[0])[1]
         raise _bad_request(faults)
+
+    @cached_property
+    def _lenient(self) -> Template:
+        return compiled(self.source, self._clock, may_append=True)
 
     def _render(self, conversation: Conversation, variables: Mapping[str, Any]) -> str:
         try:

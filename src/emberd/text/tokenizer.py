@@ -14,7 +14,7 @@ from .bpe import BytePairEncoder, spelled_bytes
 from .guard import ControlGuard
 from .special import SpecialTokens
 from .spm import ScoredEncoder, piece_bytes
-from .vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary
+from .vocabulary import BYTE, CONTROL, NORMAL, READ_AS_CONTROL, UNKNOWN, USER_DEFINED, Vocabulary
 
 _BYTE_TOKEN = re.compile("<0x[0-9A-Fa-f]{2}>")
 
@@ -29,9 +29,12 @@ class Tokenizer:
         self._vocabulary = vocabulary
         self._spm = vocabulary.model == "llama"
         self._encoder = (ScoredEncoder if self._spm else BytePairEncoder)(vocabulary)
-        self._special = SpecialTokens(
-            always=self._of_type(USER_DEFINED), control=self._of_type(CONTROL, UNKNOWN)
-        )
+        self._control = self._of_type(CONTROL, UNKNOWN)
+        always = self._of_type(USER_DEFINED)
+        if READ_AS_CONTROL in vocabulary.ids:
+            self._control[READ_AS_CONTROL] = vocabulary.ids[READ_AS_CONTROL]
+            always.pop(READ_AS_CONTROL, None)
+        self._special = SpecialTokens(always, self._control)
         self.vocab_size = len(vocabulary.tokens)
         self.bos_id = vocabulary.bos_id
         self.eos_id = vocabulary.eos_id
@@ -133,7 +136,7 @@ class Tokenizer:
     @cached_property
     def control_guard(self) -> ControlGuard:
         """Finds the names of control tokens in text from outside."""
-        return ControlGuard(self._of_type(CONTROL, UNKNOWN))
+        return ControlGuard(self._control)
 
     def _of_type(self, *kinds: int) -> dict[str, int]:
         types = enumerate(self._vocabulary.types)

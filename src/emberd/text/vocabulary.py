@@ -31,8 +31,10 @@ END_NAMES = frozenset(
     " <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|>"
     " <|tool_response> <｜end▁of▁sentence｜> [e~[".split(" ")
 )
-"""Tokens that end a reply, whatever the metadata says of them. llama.cpp counts `</s>` too; here it does
-only where it is EOS, since elsewhere it is a piece of HTML."""
+"""Tokens that end a reply, whatever the metadata says of them."""
+READ_AS_CONTROL = "</s>"
+"""llama.cpp counts this one among them. Where it is not EOS it is a piece of HTML to the model, so here it
+is only read as llama.cpp reads it, not hidden from replies and no end."""
 FILL_END_NAMES = frozenset(
     "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO>"
     " <reponame> <|file_sep|>".split(" ")
