@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import numpy as np
+import pytest
 from gguf import GGMLQuantizationType as GGMLType
 from numpy.typing import NDArray
 
@@ -53,6 +54,38 @@ def limited(device: Device, **limits: int) -> Device:
         assert hasattr(other, name)
         setattr(other, name, value)
     return other
+
+
+_SUBGROUP_SIZE = """
+@group(0) @binding(0) var<storage, read_write> size: array<u32>;
+@compute @workgroup_size(64)
+fn main(@builtin(subgroup_size) lanes: u32, @builtin(local_invocation_index) lane: u32) {
+  if (lane == 0u) { size[0] = lanes; }
+}
+"""
+
+
+def with_subgroups(device: Device) -> Device:
+    """The same device, told the subgroup size that it really uses: also where it admits to no fixed one."""
+    if "subgroup" not in device.features:
+        pytest.skip(f"{device.name} has no subgroups")
+    size = device.empty((1,), "u32")
+    module = device.wgpu.create_shader_module(code=_SUBGROUP_SIZE)
+    pipeline = device.wgpu.create_compute_pipeline(
+        layout="auto", compute={"module": module, "entry_point": "main"}
+    )
+    group = device.wgpu.create_bind_group(
+        layout=pipeline.get_bind_group_layout(0),
+        entries=[{"binding": 0, "resource": {"buffer": size.buffer, "offset": 0, "size": 4}}],
+    )
+    encoder = device.wgpu.create_command_encoder()
+    compute = encoder.begin_compute_pass()
+    compute.set_pipeline(pipeline)
+    compute.set_bind_group(0, group)
+    compute.dispatch_workgroups(1)
+    compute.end()
+    device.wgpu.queue.submit([encoder.finish()])
+    return limited(device, subgroup_size=int(device.read(size)[0]))
 
 
 def random_weights(

@@ -12,7 +12,7 @@ from emberd.runtime import linear
 from emberd.runtime.device import Device
 from emberd.runtime.kernel import Kernels
 from emberd.runtime.weights import upload_matrix
-from linear_cases import ALL_TYPES, NARROW, check_product, limited, random_weights
+from linear_cases import ALL_TYPES, NARROW, check_product, limited, random_weights, with_subgroups
 
 pytestmark = pytest.mark.device
 
@@ -144,6 +144,17 @@ def test_wide_groups_of_rows_and_tokens(
     weight = upload_matrix(device, [(raw, GGMLType.Q8_0)])
     table = linear.LinearTable(32, 8, ((1, 1, linear.MatvecTile(64, 4, 64)),), NARROW.matmul)
     check_product(kernels, rng, weight, floats, tokens=19, live=17, table=table)
+
+
+def test_rows_shared_by_the_lanes_of_a_subgroup(device: Device, rng: np.random.Generator) -> None:
+    kernels = Kernels(with_subgroups(device))
+    lanes = kernels.device.subgroup_size or 0
+    raw, floats = random_weights(rng, 37, GGMLType.Q8_0)
+    weight = upload_matrix(device, [(raw, GGMLType.Q8_0)])
+    tile = linear.MatvecTile(lanes, 2, 2 * lanes)
+    table = dataclasses.replace(NARROW, matvec=((1, 1, tile),))
+    check_product(kernels, rng, weight, floats, tokens=2, table=table)
+    assert any("lanes_subgroup" in kernel.label for kernel in kernels.all())
 
 
 def test_the_table_takes_the_last_entry_whose_minima_are_met() -> None:

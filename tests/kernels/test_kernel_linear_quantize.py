@@ -12,7 +12,7 @@ from emberd.reference import ops as reference
 from emberd.runtime import linear
 from emberd.runtime.device import Device
 from emberd.runtime.kernel import Kernels, run_once
-from linear_cases import limited
+from linear_cases import limited, with_subgroups
 from tolerance import TOLERANCE, check
 
 pytestmark = pytest.mark.device
@@ -66,6 +66,18 @@ def test_rms_norm_quantize(
     out = _poisoned(device, ROWS, width)
     step = linear.rms_norm_quantize(
         kernels, device.upload(x), device.upload(weight), out, rows=ROWS, width=width, eps=1e-5
+    )
+    run_once(device, [step])
+    _check(device, out, reference.rms_norm(x, weight, 1e-5))
+
+
+def test_rms_norm_quantize_by_subgroups(device: Device, rng: np.random.Generator) -> None:
+    kernels = Kernels(with_subgroups(device))
+    x = rng.standard_normal((ROWS, 2080), np.float32)
+    weight = rng.standard_normal(2080, np.float32)
+    out = _poisoned(device, ROWS, 2080)
+    step = linear.rms_norm_quantize(
+        kernels, device.upload(x), device.upload(weight), out, rows=ROWS, width=2080, eps=1e-5
     )
     run_once(device, [step])
     _check(device, out, reference.rms_norm(x, weight, 1e-5))

@@ -136,7 +136,7 @@ def rms_norm_quantize(
     _check_activations(out, rows, width)
     assert weight.shape == (width,), weight.shape
     subgroup = kernels.device.subgroup_size
-    workgroup = 16 if kernels.device.info.is_software else max(128, subgroup or 0)
+    workgroup = max(16 if kernels.device.info.is_software else 128, subgroup or 0)
     constants = {"WG": workgroup} | ({"SUBGROUP": subgroup} if subgroup else {})
     kernel = kernels.get("rms_norm_quantize", {"reduce": kernels.reduce}, **constants)
     return kernels.dispatch(
