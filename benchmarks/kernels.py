@@ -22,8 +22,8 @@ from emberd.runtime.device import Device, open_device
 from emberd.verify.bench import Workbench
 from gpu_clock import GpuClock, dot4_rate, read_bandwidth, repeated
 from kernel_case import SHAPES, Case
-from linear_cases import embedding_case, product_cases
 from op_cases import op_cases
+from product_cases import embedding_case, product_cases
 
 LEAST_SECONDS = 0.003
 """A timed pass lasts about this long."""

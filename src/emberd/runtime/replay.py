@@ -39,6 +39,7 @@ class Recording:
     calls: list[tuple[Any, Any, int, int, int]]
     params: Any  # the uniform buffer that the bind groups point into
     output: Tensor  # copied back after the last dispatch
+    dispatches: tuple[Dispatch, ...]  # what `steps` are made of; benchmarks/breakdown.py names them
 
 
 def record(device: Device, dispatches: Sequence[Dispatch], output: Tensor) -> Recording:
@@ -55,7 +56,7 @@ def record(device: Device, dispatches: Sequence[Dispatch], output: Tensor) -> Re
         group = dispatch.kernel.bind(device, dispatch.tensors, uniform)
         steps.append((dispatch.kernel.pipeline, group, dispatch.grid))
     calls = [(pipeline._internal, group._internal, *grid) for pipeline, group, grid in steps]
-    return Recording(steps, calls, params, output)
+    return Recording(steps, calls, params, output, tuple(dispatches))
 
 
 class Replayer(Protocol):
