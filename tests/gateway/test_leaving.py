@@ -126,14 +126,17 @@ def daemon(make_site: MakeSite) -> Any:
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(config.models_dir), str(config.cache_dir)],
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env=environment,
         text=True,
     )
     assert process.stdout is not None
+    assert process.stderr is not None
     yield process, process.stdout.readline().strip()
     process.kill()
     process.wait()
     process.stdout.close()
+    process.stderr.close()
 
 
 def test_a_signal_when_idle_ends_with_0_k38(daemon: Any) -> None:
@@ -149,13 +152,15 @@ def test_a_signal_when_idle_ends_with_0_k38(daemon: Any) -> None:
 def test_a_second_signal_ends_at_once_k38(daemon: Any) -> None:
     process, url = daemon
     with httpx.stream("POST", url + CHAT, json=BODY, timeout=10) as response:
-        first = next(response.iter_lines())
-        assert first.startswith("data: ")
+        lines = response.iter_lines()  # kept: collecting it would hang up
+        assert next(lines).startswith("data: ")
         process.send_signal(signal.SIGINT)
         time.sleep(0.3)
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        process.wait(5)
+        assert process.wait(5) == 0
+    assert process.stdout.read() == "left\n"
+    assert "Traceback" not in process.stderr.read()
 
 
 def _has_ipv6_loopback() -> bool:

@@ -12,7 +12,7 @@ import errno
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 import uvicorn
@@ -27,6 +27,7 @@ from .service import Service
 
 _BACKLOG = 2048
 _KEEP_ALIVE_SECONDS = 75  # of an idle connection; clients pool them
+_FORCED_SECONDS = 1  # for replies and then workers to end when all is to end at once
 _LAST_WORDS_SECONDS = 3  # for replies that were ended to say so
 
 
@@ -68,7 +69,7 @@ class Server(uvicorn.Server):
         self._ready = ready
         self._num_signals = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._leaving: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -79,19 +80,31 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal handler. The signal is dealt with here, so that a drained daemon exits with 0."""
         self._num_signals += 1
-        if self._num_signals > 1 or self._loop is None:
+        if self._loop is None or self._num_signals > 2:
             self.should_exit = self.force_exit = True
         else:
-            self._loop.call_soon_threadsafe(self.leave)
+            self._loop.call_soon_threadsafe(self.leave, self._num_signals == 2)
 
-    def leave(self) -> None:
-        """Drain, then exit."""
-        if self._leaving is None:
-            self._leaving = asyncio.ensure_future(self._leave())
+    def leave(self, at_once: bool = False) -> None:
+        """Drain, then exit; `at_once` without waiting for replies."""
+        work = self._leave_at_once() if at_once else self._drain()
+        self._leaving.add(asyncio.ensure_future(work))
 
-    async def _leave(self) -> None:
+    async def _drain(self) -> None:
         await self._service.drain(self._service.config.shutdown_grace)
         self.should_exit = True
+
+    async def _leave_at_once(self) -> None:
+        self._service.end_replies("it was told to leave at once")
+        if tasks := self.server_state.tasks:
+            await asyncio.wait(tasks, timeout=_FORCED_SECONDS)
+        self.should_exit = self.force_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        if self.force_exit:  # uvicorn leaves the lifespan out then, and the workers would be left
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.lifespan.shutdown(), _FORCED_SECONDS)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

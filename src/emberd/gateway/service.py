@@ -101,10 +101,12 @@ class Service:
         try:
             await asyncio.wait_for(self._idle.wait(), grace)
         except asyncio.TimeoutError:
-            for generation in list(self._generations):
-                generation.fail(
-                    OverloadedError(f"{LEAVING} (it waited {grace:g} seconds for this reply)")
-                )
+            self.end_replies(f"it waited {grace:g} seconds for this reply")
+
+    def end_replies(self, reason: str) -> None:
+        """End everything that runs with an error that says why."""
+        for generation in list(self._generations):
+            generation.fail(OverloadedError(f"{LEAVING} ({reason})"))
 
     @contextlib.contextmanager
     def _starting(self) -> Iterator[None]:
