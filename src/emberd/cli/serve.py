@@ -23,7 +23,7 @@ def serve(config: Config) -> None:
     logging.basicConfig(
         level=config.log_level.upper(), format="%(levelname)s %(message)s", stream=sys.stderr
     )
-    for name in ("httpx", "httpcore", "asyncio"):
+    for name in ("httpx", "httpcore", "asyncio", "uvicorn"):
         logging.getLogger(name).setLevel(logging.WARNING)
     store = ModelStore(config.models_dir, config.cache_dir)
     names = [store.register(entry) for entry in config.models]
