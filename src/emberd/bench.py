@@ -25,6 +25,7 @@ class Speed:
     new_tokens: int  # a stream
     prefill_tok_s: float
     decode_tok_s: float
+    total_tok_s: float  # generated tokens over the whole run, prefill included
     step_ms: float  # mean of the decode steps
     weight_gb_s: float  # weights read once a decode step, over its time
 
@@ -38,13 +39,18 @@ class Workload:
     new_tokens: int = 64
 
 
-def measure(runner: Runner, vocab_size: int, workload: Workload, seed: int) -> Iterator[Speed]:
-    """One Speed for each number of streams, after a short run of the same shape that builds its plans."""
+def measure(
+    runner: Runner, vocab_size: int, workload: Workload, seed: int, repeats: int = 1
+) -> Iterator[Speed]:
+    """`repeats` Speeds for each number of streams, after a run that meets the same batches and builds their plans."""
     rng = np.random.default_rng(seed)
     for streams in workload.streams:
-        prompts = rng.integers(0, vocab_size, (2, streams, workload.prompt_tokens))
-        _run(runner, prompts[0].tolist(), min(workload.new_tokens, 4))
-        yield _run(runner, prompts[1].tolist(), workload.new_tokens)
+        sizes = (1 + repeats, streams, workload.prompt_tokens)
+        warm_up, *prompts = rng.integers(0, vocab_size, sizes).tolist()
+        prefill_steps = -(-streams * workload.prompt_tokens // runner.max_batch_tokens)
+        _run(runner, warm_up, min(workload.new_tokens, 2 * prefill_steps + 4))
+        for prompt in prompts:
+            yield _run(runner, prompt, workload.new_tokens)
 
 
 def longest(runner: Runner, workload: Workload) -> int:
@@ -74,7 +80,8 @@ def _run(runner: Runner, prompts: Iterable[list[int]], new_tokens: int) -> Speed
             continue
         decoded += sum(len(update.token_ids) for update in message.updates)
         steps += 1
-    seconds = time.perf_counter() - prefilled
+    end = time.perf_counter()
+    seconds = end - prefilled
     rate = steps / seconds if steps else 0.0
     return Speed(
         streams=streams,
@@ -82,6 +89,7 @@ def _run(runner: Runner, prompts: Iterable[list[int]], new_tokens: int) -> Speed
         new_tokens=new_tokens,
         prefill_tok_s=round(num_prompt_tokens / (prefilled - start), 1),
         decode_tok_s=round(decoded / seconds, 1) if decoded else 0.0,
+        total_tok_s=round(streams * new_tokens / (end - start), 1),
         step_ms=round(1000 / rate, 3) if rate else 0.0,
         weight_gb_s=round(rate * runner.info().weight_bytes / 1e9, 2),
     )

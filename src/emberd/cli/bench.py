@@ -17,7 +17,16 @@ from .local import model_path
 from .output import print_table, size_words
 from .settings import with_settings
 
-_COLUMNS = ("STREAMS", "PROMPT", "NEW", "PREFILL tok/s", "DECODE tok/s", "STEP ms", "WEIGHTS GB/s")
+_COLUMNS = (
+    "STREAMS",
+    "PROMPT",
+    "NEW",
+    "PREFILL tok/s",
+    "DECODE tok/s",
+    "TOTAL tok/s",
+    "STEP ms",
+    "WEIGHTS GB/s",
+)
 
 
 @with_settings("device", "ctx", "kv_memory", "max_batch_tokens", "models_dir")
