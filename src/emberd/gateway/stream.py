@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 DONE = "[DONE]"
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -86,19 +87,15 @@ class LineStream(StreamingResponse):
             self._close()
 
 
-def to_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
 async def _events(values: AsyncIterator[Any]) -> AsyncIterator[ServerSentEvent]:
     async for value in values:
-        data = value if isinstance(value, str) else to_json(value)
+        data = value if isinstance(value, str) else _to_json(value)
         yield ServerSentEvent(data=data, sep="\n")
 
 
 async def _lines(values: AsyncIterator[Any]) -> AsyncIterator[str]:
     async for value in values:
-        yield to_json(value) + "\n"
+        yield _to_json(value) + "\n"
 
 
 async def _disconnected(request: Request) -> None:
