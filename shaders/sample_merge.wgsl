@@ -6,12 +6,12 @@
 // grid    (rows, 1, 1); one workgroup a row
 // WG      power of two, const
 //
-// Rows without filters: the best of the slices' best. Others: tokens that may be kept are gathered in workgroup
+// Most rows without filters: the best of the slices' best. Others: tokens that may be kept are gathered in workgroup
 // memory (all of them are scanned where they are if they do not fit), top-k bisects for its threshold, and top-p
 // needs none: the draw's winner among all is the winner among the kept if it is kept itself, that is, if the
 // mass of likelier tokens is < top_p; else the winner among the likelier ones is tried. 1 / top_p tries on average.
 // tried   bisecting for the top-p threshold too: 15 to 30 scans where this takes two
-struct Params { vocab_size: u32, num_slices: u32 }
+struct Params { vocab_size: u32, num_slices: u32, ring: u32 }
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
 @group(0) @binding(1) var<storage, read> sequence_index: array<i32>;
 @group(0) @binding(2) var<storage, read> positions: array<i32>;
@@ -26,6 +26,7 @@ struct Params { vocab_size: u32, num_slices: u32 }
 #include "include/${penalties}.wgsl"
 #include "include/${reduce}.wgsl"
 
+const DRAW_SPAN = 26.0; // -log(exponential) lies between -2.9 and 22.9: less likely tokens cannot win
 const ROOM = 1024u; // runs, and tokens, that workgroup memory holds
 var<workgroup> runs: array<u32, ROOM>;
 var<workgroup> kept_logit: array<f32, ROOM>;
@@ -54,8 +55,9 @@ fn scan(r: Row, s: Settings, least: u32, lane: u32) -> Found {
     if (r.gathered) { logit = kept_logit[i]; } else { logit = logit_of(r, s, token); }
     if (ordered(logit) >= least) {
       count += 1.0;
-      mass += exp((logit - r.largest) / s.temperature);
-      let score = score_of(s, r.key, logit, token);
+      let z = (logit - r.largest) / s.temperature;
+      mass += exp(z);
+      let score = z - log(exponential(r.key, token));
       if (score > best || (score == best && token < best_token)) {
         best = score;
         best_token = token;
@@ -155,6 +157,7 @@ fn draw_filtered(row: Row, s: Settings, all_mass: f32, lane: u32) -> u32 {
     bound = ordered(r.largest + s.temperature * (most_left - 0.01));
   }
   if (s.top_k == 0u || !by_mass) { bound = max(bound, least); }
+  if (s.top_k == 0u && !by_mass) { bound = max(bound, ordered(r.largest - DRAW_SPAN * s.temperature)); }
   r.gathered = gather(r, s, bound, lane);
   r.num_entries = select(params.vocab_size, atomicLoad(&num_kept), r.gathered);
 
@@ -205,7 +208,7 @@ fn sample_merge(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
   let largest = workgroup_max(most, lane);
   let winning = workgroup_max(best, lane);
   var token = u32(-workgroup_max(select(NEG_LARGE, -best_token, best == winning), lane));
-  if (is_filtered(s)) {
+  if (needs_merge(s)) {
     var mass = 0.0;
     for (var i = lane; i < params.num_slices; i += WG) {
       let slice = slices[row * params.num_slices + i];

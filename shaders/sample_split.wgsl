@@ -4,11 +4,11 @@
 // settings [max_sequences] Settings  count [1] u32: rows from it on are not touched
 // penalty_state (with penalties only; read)
 // slices  [rows, num_slices] vec4, out: max, sum of exp((logit - max) / temperature) (if top-p needs it),
-//         best score and its token (if the row has no filter)
+//         best score times temperature and its token (unless needs_merge)
 // run_max [rows, num_slices * RUNS] f32, out: max of each run, by which sample_merge finds the top-k
 // grid    (num_slices, rows, 1); WG = RUNS lanes, each a run
 // Logits are taken after penalties everywhere.
-struct Params { vocab_size: u32, num_slices: u32 }
+struct Params { vocab_size: u32, num_slices: u32, ring: u32 }
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
 @group(0) @binding(1) var<storage, read> sequence_index: array<i32>;
 @group(0) @binding(2) var<storage, read> positions: array<i32>;
@@ -27,7 +27,7 @@ fn sample_split(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
   if (row >= count[0] || sequence_index[row] < 0) { return; }
   let sequence = u32(sequence_index[row]);
   let s = settings[sequence];
-  let draws = !is_filtered(s);
+  let draws = !needs_merge(s);
   let key = row_key(s, u32(positions[row]));
   let first = group.x * SLICE + lane;
   let end = min(params.vocab_size, (group.x + 1u) * SLICE);
@@ -40,7 +40,8 @@ fn sample_split(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
     let logit = penalized(logits[row_start + token], s, sequence, token);
     most = max(most, logit);
     if (draws) {
-      let score = score_of(s, key, logit, token);
+      var score = logit;
+      if (s.temperature > 0.0) { score -= s.temperature * log(exponential(key, token)); }
       if (score > best) {
         best = score;
         best_token = token;

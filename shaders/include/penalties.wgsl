@@ -1,10 +1,9 @@
-// Penalties from what stands in a sequence's window. Needs params.vocab_size.
+// Penalties from what stands in a sequence's window. Needs params.vocab_size, params.ring.
 // State of a sequence: how often each token stands in the window; how many tokens came so far; a ring of the last
-// ones, which a finite window needs to know what leaves it.
-const RING = 4096u;
+// ones, which a finite window (<= params.ring) needs to know what leaves it.
 @group(0) @binding(5) var<storage, read_write> penalty_state: array<u32>;
 
-fn penalty_row(sequence: u32) -> u32 { return sequence * (params.vocab_size + 1u + RING); }
+fn penalty_row(sequence: u32) -> u32 { return sequence * (params.vocab_size + 1u + params.ring); }
 
 fn penalized(logit: f32, s: Settings, sequence: u32, token: u32) -> f32 {
   if (s.window == 0) { return logit; }

@@ -18,8 +18,11 @@ struct Settings {
   window: i32, // 0: no penalties, -1: all tokens count
 }
 
-fn is_filtered(s: Settings) -> bool {
-  return s.top_k > 0u || s.top_p < 1.0 || s.log_min_p > NEG_LARGE;
+// Rows whose token sample_split cannot settle: with a filter, or so cold that scores need the largest logit taken
+// off first, or rounding decides between equal logits.
+fn needs_merge(s: Settings) -> bool {
+  let cold = s.temperature > 0.0 && s.temperature < 0.2;
+  return cold || s.top_k > 0u || s.top_p < 1.0 || s.log_min_p > NEG_LARGE;
 }
 
 fn pcg(x: u32) -> u32 {
@@ -36,12 +39,6 @@ fn exponential(key: u32, token: u32) -> f32 {
   let u = min((f32(pcg(key ^ pcg(token))) + 0.5) * 2.3283064365386963e-10, 0.99999994);
   if (u < 0.03125) { return u * (1.0 + u * (0.5 + u * (0.33333334 + u * 0.25))); }
   return -log(1.0 - u);
-}
-
-// What the draw maximizes. Times the temperature, as all here: logits are never divided by a small one.
-fn score_of(s: Settings, key: u32, logit: f32, token: u32) -> f32 {
-  if (s.temperature == 0.0) { return logit; }
-  return logit - s.temperature * log(exponential(key, token));
 }
 
 // Unsigned integers in the order of the floats; both zeros are one.

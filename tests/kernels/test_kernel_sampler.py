@@ -176,7 +176,7 @@ def test_ties_are_kept_and_the_lowest_id_wins(
 def test_penalties_count_what_is_sampled_within_the_window(
     device: Device, kernels: Kernels, rng: np.random.Generator
 ) -> None:
-    """Windows shorter than, as long as and longer than the history; all tokens; none; a row without."""
+    """Windows shorter than, as long as and longer than the history and the context; all; none; a row without."""
     vocab_size = 150
     bench = Bench(device, kernels, vocab_size)
     penalties = [
@@ -186,7 +186,7 @@ def test_penalties_count_what_is_sampled_within_the_window(
         {"repetition_penalty": 0.8, "presence_penalty": -0.5, "frequency_penalty": 1.1},
     ]
     places = 0
-    for window in (-1, 0, 3, 20, 64):
+    for window in (-1, 0, 3, 20, 64, 1 << 30):
         for chosen in penalties:
             params = SamplingParams(
                 temperature=float(rng.choice([0.0, 0.7])),

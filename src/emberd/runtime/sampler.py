@@ -19,9 +19,6 @@ from .kernel import Dispatch, Kernel, Kernels
 Mode = Literal["plain", "penalties"]
 """Whether some sampled row has penalties; a plan is recorded for one of them."""
 
-MAX_PENALTY_WINDOW = 4096
-"""Longest finite penalty window (RING of penalties.wgsl); -1, all tokens, has no limit."""
-
 _SLICE, _RUN = 4096, 32  # of sampling.wgsl
 _RUNS = _SLICE // _RUN
 _OFF = np.float32(-3.0e38)  # NEG_LARGE
@@ -48,17 +45,24 @@ _SETTINGS = np.dtype(
 class Sampler:
     """Per-sequence state for `max_sequences` places, and the dispatches that sample.
 
-    `last_tokens` u32 (max_sequences,) holds each place's last sampled token. Penalty counts (1 MB a place for
+    `last_tokens` u32 (max_sequences,) holds each place's last sampled token. A penalty window of
+    `context_length` tokens or more drops none and counts as all. Penalty counts (1 MB a place for
     the largest vocabularies) are allocated when the first sequence with penalties comes; DeviceError if one
     binding cannot hold them.
     """
 
     def __init__(
-        self, device: Device, kernels: Kernels, max_sequences: int, vocab_size: int
+        self,
+        device: Device,
+        kernels: Kernels,
+        max_sequences: int,
+        vocab_size: int,
+        context_length: int = 4096,
     ) -> None:
         assert vocab_size < 1 << 24, vocab_size  # kernels carry token ids as exact f32
         self._device, self._kernels = device, kernels
         self._max_sequences, self._vocab_size = max_sequences, vocab_size
+        self._ring = context_length
         self._num_slices = -(-vocab_size // _SLICE)
         words = _SETTINGS.itemsize // 4
         self._settings = device.empty((max_sequences, words), "u32", "sampling settings")
@@ -74,12 +78,13 @@ class Sampler:
         """Set the place's state; takes effect for steps submitted afterwards."""
         index, params = admission.index, admission.params
         penalized = _has_penalties(params)
-        settings = _settings(params, self._vocab_size)
+        window = params.penalty_window if params.penalty_window < self._ring else -1
+        settings = _settings(params, window if penalized else 0, self._vocab_size)
         self._device.write(self._settings, settings, index * _SETTINGS.itemsize)
         self._penalized[index] = penalized
         if penalized:
             state = self._penalties()
-            row = self._state_of(params.penalty_window, admission.token_ids)
+            row = self._state_of(window, admission.token_ids)
             self._device.write(state, row, index * row.nbytes)
 
     def mode_for(self, batch: Batch) -> Mode:
@@ -108,7 +113,11 @@ class Sampler:
         state = (self._penalties(),) if mode == "penalties" else ()
         inputs = (logits, sequence_index, positions, self._settings, count, *state)
         found = (self._slices, self._run_max)
-        sizes = {"vocab_size": self._vocab_size, "num_slices": self._num_slices}
+        sizes = {
+            "vocab_size": self._vocab_size,
+            "num_slices": self._num_slices,
+            "ring": self._ring,
+        }
         lanes = min(512, self._device.max_workgroup_size) if self._device.subgroup_size else 128
         return [
             self._kernels.dispatch(
@@ -135,15 +144,14 @@ class Sampler:
 
     def _penalties(self) -> Tensor:
         if self._penalty_state is None:
-            shape = (self._max_sequences, self._vocab_size + 1 + MAX_PENALTY_WINDOW)
+            shape = (self._max_sequences, self._vocab_size + 1 + self._ring)
             self._penalty_state = self._device.empty(shape, "u32", "penalty counts")
         return self._penalty_state
 
     def _state_of(self, window: int, token_ids: tuple[int, ...]) -> NDArray[np.uint32]:
         """Counts (V,), length and ring of a sequence with this history, as penalties.wgsl keeps them."""
-        assert window <= MAX_PENALTY_WINDOW, window
         seen = np.asarray(token_ids if window < 0 else token_ids[-window:], np.int64)
-        row = np.zeros(self._vocab_size + 1 + MAX_PENALTY_WINDOW, np.uint32)
+        row = np.zeros(self._vocab_size + 1 + self._ring, np.uint32)
         row[: self._vocab_size] = np.bincount(seen, minlength=self._vocab_size)
         row[self._vocab_size] = len(seen)
         if window > 0:
@@ -159,7 +167,7 @@ def _has_penalties(params: SamplingParams) -> bool:
     )
 
 
-def _settings(params: SamplingParams, vocab_size: int) -> NDArray[np.uint32]:
+def _settings(params: SamplingParams, window: int, vocab_size: int) -> NDArray[np.uint32]:
     """One place's Settings. Filters of a greedy sequence are off: they cannot drop the likeliest token."""
     row = np.zeros(1, _SETTINGS)
     row["top_p"] = 1.0
@@ -175,5 +183,5 @@ def _settings(params: SamplingParams, vocab_size: int) -> NDArray[np.uint32]:
     row["repetition"] = params.repetition_penalty
     row["presence"] = params.presence_penalty
     row["frequency"] = params.frequency_penalty
-    row["window"] = params.penalty_window if _has_penalties(params) else 0
+    row["window"] = window
     return row.view(np.uint32)
