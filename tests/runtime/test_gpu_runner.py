@@ -40,7 +40,7 @@ def logits_of(runner: Runner, token_ids: list[int], chunk: int = 64) -> np.ndarr
     found = []
     for first in range(0, len(token_ids), chunk):
         part = token_ids[first : first + chunk]
-        row = Row(0, part, first, blocks_of(0, 4), sample=False)
+        row = Row(0, part, first, blocks_of(0, 8), sample=False)
         runner.submit(make_batch([row], runner.block_size, list(range(len(part)))))
         out = runner.collect().logits
         assert out is not None

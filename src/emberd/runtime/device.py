@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 import wgpu
 from numpy.typing import NDArray
+from wgpu.backends.wgpu_native.extras import set_instance_extras
 
 from ..errors import DeviceError
 
@@ -175,7 +178,7 @@ def choose_adapter(wanted: str = "auto") -> tuple[AdapterInfo | None, str]:
     """
     if wanted == "cpu":
         return None, "the cpu device was asked for"
-    found = [info for info in adapters() if info.backend != "OpenGL"]
+    found = adapters()
     real = [info for info in found if not info.is_software]
     real.sort(key=lambda info: info.kind != "DiscreteGPU")
     if wanted == "auto":
@@ -208,7 +211,18 @@ def open_device(wanted: str = "gpu") -> Device:
     return Device(_enumerate()[info.index])
 
 
+@cache
+def _set_backends() -> None:
+    """Leave OpenGL out: it lacks what the kernels need.
+
+    Mesa's window code, which nobody uses here, complains on stderr where XDG_RUNTIME_DIR is unset.
+    """
+    os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+    set_instance_extras(backends=["Vulkan", "Metal", "DX12"])
+
+
 def _enumerate() -> list[Any]:
+    _set_backends()
     try:
         return list(wgpu.gpu.enumerate_adapters_sync())
     except Exception as error:  # no Vulkan loader, a broken driver

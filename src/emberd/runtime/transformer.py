@@ -144,7 +144,7 @@ class Transformer:
         self, index: int, layer: LayerWeights, hidden: Tensor, inputs: StepInputs, shape: Shape
     ) -> list[Dispatch]:
         spec, scratch, rows = self.weights.spec, self.scratch, shape.tokens
-        count, window = inputs["num_tokens"], spec.layers[index].window
+        count = inputs["num_tokens"]
         normed, normed_q8 = (
             first_rows(scratch.normed, rows),
             _first_rows_q8(scratch.normed_q8, rows),
@@ -152,16 +152,6 @@ class Transformer:
         qkv, q = first_rows(scratch.qkv, rows), first_rows(scratch.q, rows)
         attended = first_rows(scratch.attended, rows)
         keys, values = self.cache.keys[index], self.cache.values[index]
-        heads = {
-            "num_heads": spec.num_heads,
-            "num_kv_heads": spec.num_kv_heads,
-            "head_dim": spec.head_dim,
-        }
-        paging = {
-            "block_size": self.cache.block_size,
-            "window": window,
-            "scale": spec.attention_scale,
-        }
 
         steps = self._norm(hidden, layer.attention_norm, normed, normed_q8, layer.qkv, rows)
         steps += self._project(layer.qkv, normed, normed_q8, qkv, count, rows)
@@ -183,45 +173,12 @@ class Transformer:
                 rope_dim=spec.rope_dim,
                 pairing=spec.rope_pairing,
                 eps=spec.norm_eps,
-                **heads,
+                num_heads=spec.num_heads,
+                num_kv_heads=spec.num_kv_heads,
+                head_dim=spec.head_dim,
             )
         )
-        if shape.decode_rows:
-            steps += ops.attention_decode(
-                self.kernels,
-                q,
-                keys,
-                values,
-                self.block_tables,
-                inputs["context_lens"],
-                scratch.partial,
-                attended,
-                inputs["num_decode_rows"],
-                rows=shape.decode_rows,
-                splits=ops.decode_splits(
-                    self.kernels.device, rows=shape.decode_rows, num_kv_heads=spec.num_kv_heads
-                ),
-                **heads,
-                **paging,
-            )
-        if shape.tiles:
-            steps.append(
-                ops.attention_prefill(
-                    self.kernels,
-                    q,
-                    keys,
-                    values,
-                    self.block_tables,
-                    inputs["context_lens"],
-                    inputs["tiles"],
-                    inputs["num_tiles"],
-                    attended,
-                    max_tiles=shape.tiles,
-                    tile_size=self.tile_size,
-                    **heads,
-                    **paging,
-                )
-            )
+        steps += self._attend(index, q, attended, inputs, shape)
         attended_q8 = _first_rows_q8(scratch.attended_q8, rows)
         if _quantized(layer.o):
             width = spec.num_heads * spec.head_dim
@@ -233,6 +190,60 @@ class Transformer:
         return steps + self._output(
             layer.o, flat(attended), attended_q8, hidden, layer.post_attention_norm, count, rows
         )
+
+    def _attend(
+        self, index: int, q: Tensor, attended: Tensor, inputs: StepInputs, shape: Shape
+    ) -> list[Dispatch]:
+        """Attention of decode rows, which come first, and of prefill tiles."""
+        spec, cache = self.weights.spec, self.cache
+        window, scale = spec.layers[index].window, spec.attention_scale
+        heads, kv_heads = spec.num_heads, spec.num_kv_heads
+        steps = []
+        if shape.decode_rows:
+            steps += ops.attention_decode(
+                self.kernels,
+                q,
+                cache.keys[index],
+                cache.values[index],
+                self.block_tables,
+                inputs["context_lens"],
+                self.scratch.partial,
+                attended,
+                inputs["num_decode_rows"],
+                rows=shape.decode_rows,
+                splits=ops.decode_splits(
+                    self.kernels.device, rows=shape.decode_rows, num_kv_heads=kv_heads
+                ),
+                num_heads=heads,
+                num_kv_heads=kv_heads,
+                head_dim=spec.head_dim,
+                block_size=cache.block_size,
+                window=window,
+                scale=scale,
+            )
+        if shape.tiles:
+            steps.append(
+                ops.attention_prefill(
+                    self.kernels,
+                    q,
+                    cache.keys[index],
+                    cache.values[index],
+                    self.block_tables,
+                    inputs["context_lens"],
+                    inputs["tiles"],
+                    inputs["num_tiles"],
+                    attended,
+                    max_tiles=shape.tiles,
+                    tile_size=self.tile_size,
+                    num_heads=heads,
+                    num_kv_heads=kv_heads,
+                    head_dim=spec.head_dim,
+                    block_size=cache.block_size,
+                    window=window,
+                    scale=scale,
+                )
+            )
+        return steps
 
     def _feed_forward(
         self, layer: LayerWeights, hidden: Tensor, inputs: StepInputs, rows: int
