@@ -11,12 +11,15 @@ A prompt that shows Python's notation of a list or of None gives way to one of 2
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import BadRequestError
 
 Conversation = list[dict[str, Any]]
+
+MAX_DEPTH = 64
+"""Levels of lists and objects in what a caller sends, so that everything here may recurse into it."""
 
 
 def normalised(messages: Sequence[Mapping[str, Any]], *, developer_role: bool) -> Conversation:
@@ -41,6 +44,21 @@ def normalised(messages: Sequence[Mapping[str, Any]], *, developer_role: bool) -
             copy["tool_calls"] = [_with_arguments(call, _as_object) for call in copy["tool_calls"]]
         conversation.append(copy)
     return conversation
+
+
+def check_depth(value: Any, where: str) -> None:
+    """Raises `BadRequestError` where lists and objects are nested deeper than `MAX_DEPTH`."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for outer in level
+            if isinstance(outer, (Mapping, list, tuple))
+            for item in (outer.values() if isinstance(outer, Mapping) else outer)
+        ]
+        if not level:
+            return
+    raise BadRequestError(f"{where} is nested deeper than {MAX_DEPTH} levels.", where)
 
 
 def adaptations(conversation: Conversation) -> Iterator[tuple[Conversation, bool]]:
@@ -122,12 +140,12 @@ def _folded(conversation: Conversation) -> Conversation:
     return folded
 
 
-def _with_arguments(call: Any, convert: Any) -> Any:
+def _with_arguments(call: Any, convert: Callable[[Any], Any]) -> Any:
     """A tool call, of either usual shape, with its arguments converted."""
     if not isinstance(call, Mapping):
         return call
-    if isinstance(call.get("function"), Mapping):
-        return {**call, "function": _with_arguments(call["function"], convert)}
+    if isinstance(function := call.get("function"), Mapping) and "arguments" in function:
+        return {**call, "function": {**function, "arguments": convert(function["arguments"])}}
     return {**call, "arguments": convert(call["arguments"])} if "arguments" in call else dict(call)
 
 
@@ -136,7 +154,8 @@ def _as_object(arguments: Any) -> Any:
         return arguments
     try:
         parsed = json.loads(arguments)
-    except ValueError:
+        check_depth(parsed, "arguments")
+    except (ValueError, RecursionError, BadRequestError):
         return arguments
     return parsed if isinstance(parsed, dict) else arguments
 

@@ -17,7 +17,7 @@ from jinja2.exceptions import SecurityError
 
 from ..errors import BadRequestError
 from .guard import Guarded
-from .messages import Conversation, adaptations, normalised, notation_count
+from .messages import Conversation, adaptations, check_depth, normalised, notation_count
 from .sandbox import TemplateRefusedError, compiled
 from .tokenizer import Tokenizer
 
@@ -62,6 +62,12 @@ class ChatTemplate:
         """
         if self._fault is not None:
             raise BadRequestError(self._fault, "messages")
+        for value, where in (
+            (messages, "messages"),
+            (tools, "tools"),
+            (extra, "template variables"),
+        ):
+            check_depth(value, where)
         variables = {
             "documents": None,
             **self._variables,
