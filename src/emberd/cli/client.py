@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx
 
@@ -26,6 +26,10 @@ from ..errors import ConfigError, EmberdError, ModelLoadError
 _PROBE_SECONDS = 2.0
 _START_SECONDS = 600.0
 _STOP_SECONDS = 10.0
+_LOG_BYTES = 1 << 16
+
+READY = re.compile(r"listens on (http://\S+)\n")
+"""How `serve` says where it answers."""
 
 
 class Daemon:
@@ -109,10 +113,7 @@ def running_daemon(config: Config) -> Iterator[Daemon]:
 @contextmanager
 def private_daemon(config: Config, model: str) -> Iterator[Daemon]:
     """A daemon of this process's own on a free port, serving `model`; it ends with the block."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "emberd", "serve", "--host", "127.0.0.1", "--port", str(port)]
+    command = [sys.executable, "-m", "emberd", "serve", "--host", "127.0.0.1", "--port", "0"]
     command += ["--model", model, "--device", config.device, "--keep-alive", "-1"]
     with tempfile.TemporaryFile() as log, _exit_on_signals():
         process = subprocess.Popen(
@@ -122,25 +123,33 @@ def private_daemon(config: Config, model: str) -> Iterator[Daemon]:
             stderr=log,
             start_new_session=True,  # Ctrl-C ends a reply, not the daemon
         )
-        daemon = Daemon(f"http://127.0.0.1:{port}")
         try:
-            deadline = time.monotonic() + _START_SECONDS
-            while not daemon.answers():
-                if process.poll() is not None:
-                    log.seek(0)
-                    raise ModelLoadError(_last_words(log.read().decode(errors="replace")))
-                if time.monotonic() > deadline:
-                    raise ModelLoadError(f"no daemon was ready within {_START_SECONDS:.0f} s")
-                time.sleep(0.05)
-            yield daemon
+            daemon = Daemon(_wait_for_url(process, log))
+            try:
+                yield daemon
+            finally:
+                daemon.close()
         finally:
-            daemon.close()
             process.terminate()
             try:
                 process.wait(_STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _wait_for_url(process: subprocess.Popen[bytes], log: BinaryIO) -> str:
+    """The URL that the daemon prints once it answers. ModelLoadError with its last words if it ends instead."""
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        ended = process.poll() is not None
+        text = os.pread(log.fileno(), _LOG_BYTES, 0).decode(errors="replace")
+        if ready := READY.search(text):
+            return ready[1]
+        if ended:
+            raise ModelLoadError(_last_words(text))
+        time.sleep(0.05)
+    raise ModelLoadError(f"no daemon was ready within {_START_SECONDS:.0f} s")
 
 
 def _last_words(log: str) -> str:

@@ -1,0 +1,94 @@
+"""serve and run as real processes: the ready lines, ports, leaving, and the private daemon of `run`."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tiny_gguf import script_model
+
+EMBERD = [sys.executable, "-m", "emberd"]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """After the letter "?" it writes "Yes." and ends."""
+    return script_model(tmp_path / "talker.gguf", {"?": ["Yes", "."]})
+
+
+@contextmanager
+def serving(*flags: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """A daemon on the CPU, and its first two lines."""
+    command = [*EMBERD, "serve", "--device", "cpu", "--port", "0", *flags]
+    daemon = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert daemon.stdout is not None
+    try:
+        yield daemon, [daemon.stdout.readline() for _ in range(2)]
+    finally:
+        daemon.kill()
+        daemon.wait()
+        daemon.stdout.close()
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*EMBERD, *arguments],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env=os.environ | environment,
+        timeout=100,
+    )
+
+
+def test_serve_prints_its_url_and_a_line_that_works(model: Path) -> None:
+    with serving("--model", str(model)) as (daemon, lines):
+        url = re.search(r"listens on (http://\S+)", lines[0])
+        assert url is not None
+        asked = re.fullmatch(r"try: curl (\S+) -d '(.*)'\n", lines[1])
+        assert asked is not None and asked[1].startswith(url[1])
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}  # what curl -d sends
+        reply = httpx.post(asked[1], content=asked[2], headers=headers, timeout=60)
+        assert reply.json()["choices"][0]["message"]["content"] == "Yes."
+
+        port = url[1].rpartition(":")[2]
+        taken = run("serve", "--port", port)
+        assert taken.returncode == 1 and taken.stderr.count("\n") == 1
+        assert port in taken.stderr and "--port" in taken.stderr
+
+        assert run("run", "talker", "Well?", EMBERD_PORT=port).stdout == "Yes.\n"
+        assert "talker" in run("ps", EMBERD_PORT=port).stdout
+        assert run("stop", "talker", EMBERD_PORT=port).stdout == "talker is unloaded\n"
+
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(30) == 0
+
+
+def test_run_starts_a_private_daemon_that_ends_with_it(model: Path, free_port: int) -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    done = run("run", str(model), "Well?", "--device", "cpu", EMBERD_PORT=str(free_port))
+    assert (done.returncode, done.stdout) == (0, "Yes.\n"), done.stderr
+    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
+    strays = [
+        process.info["pid"]
+        for process in psutil.process_iter(["pid", "cmdline"])
+        if str(model) in (process.info["cmdline"] or [])
+    ]
+    assert strays == []
+
+
+def test_run_tells_why_the_private_daemon_did_not_start(free_port: int) -> None:
+    done = run("run", "nothing", "hi", EMBERD_PORT=str(free_port))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ") and "nothing" in done.stderr
+    assert done.stderr.count("\n") == 1
