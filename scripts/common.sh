@@ -7,7 +7,7 @@ die() { say "error: $*"; exit 1; }
 # Prints the first Python that is new enough: $PYTHON, else python3, else a versioned one.
 find_python() {
     local name
-    for name in ${PYTHON:+"$PYTHON"} python3 python3.13 python3.12 python3.11 python3.10 python; do
+    for name in ${PYTHON:+"$PYTHON"} python3 python3.14 python3.13 python3.12 python3.11 python3.10 python; do
         if "$name" -c 'import sys; raise SystemExit(sys.version_info < (3, 10))' 2>/dev/null; then
             command -v "$name"
             return

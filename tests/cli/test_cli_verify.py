@@ -110,5 +110,15 @@ def test_a_broken_shader_is_caught(
     assert any(name.startswith("model") for name in failed)
 
 
+@pytest.mark.model
+@pytest.mark.slow
+@pytest.mark.parametrize("fixture", ["smollm2_path", "gemma3_path", "qwen_path"])
+def test_verify_passes_on_real_models(
+    emberd_cli: Emberd, fixture: str, request: pytest.FixtureRequest
+) -> None:
+    result = emberd_cli("verify", str(request.getfixturevalue(fixture)), "--device", "gpu")
+    assert result.code == 0, result.out
+
+
 def test_nan_never_passes() -> None:
     assert not Check("k", "F32", "1", np.nan, 1.0).passed
