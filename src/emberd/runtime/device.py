@@ -37,6 +37,22 @@ _WANTED_LIMITS = (
     "min-uniform-buffer-offset-alignment",
 )
 
+_ONE_SIZE_VENDORS = {0x10DE, 0x106B}
+"""NVIDIA and Apple: their subgroups have one size, whatever range the driver reports."""
+
+_SUBGROUP_PROBE = """
+@group(0) @binding(0) var<storage, read_write> seen: array<vec2<u32>>;
+@compute @workgroup_size(128)
+fn probe(
+  @builtin(workgroup_id) group: vec3<u32>,
+  @builtin(local_invocation_index) lane: u32,
+  @builtin(subgroup_size) size: u32,
+  @builtin(subgroup_invocation_id) subgroup_lane: u32,
+) {
+  seen[group.x * 128u + lane] = vec2<u32>(size, subgroup_lane);
+}
+"""
+
 DType = Literal["f32", "u32", "i32"]
 Array = NDArray[Any]
 
@@ -99,19 +115,44 @@ class Device:
             self.limits["max-storage-buffer-binding-size"],
             self.limits["max-buffer-size"],
         )
-        self.subgroup_size = self._fixed_subgroup_size(adapter)
         self.max_workgroup_size = self.limits["max-compute-invocations-per-workgroup"]
         self.max_workgroup_bytes = self.limits["max-compute-workgroup-storage-size"]
         self.max_grid = self.limits["max-compute-workgroups-per-dimension"]
         self.allocated_bytes = 0
+        self.subgroup_size = self._fixed_subgroup_size(adapter)
 
     def _fixed_subgroup_size(self, adapter: Any) -> int | None:
+        """The one size that every kernel gets, or None where a driver may choose another."""
         if "subgroup" not in self.features or os.environ.get("EMBERD_DISABLE_SUBGROUPS") == "1":
             return None
         info = dict(adapter.info)
-        low, high = info.get("stackgroup_min_size"), info.get("stackgroup_max_size")
-        low, high = info.get("subgroup_min_size", low), info.get("subgroup_max_size", high)
-        return int(low) if low and low == high else None
+        # wgpu-py spells these two oddly; the right spelling is tried in case it comes back.
+        low = info.get("subgroup_min_size", info.get("stackgroup_min_size"))
+        high = info.get("subgroup_max_size", info.get("stackgroup_max_size"))
+        if low and low == high:
+            return int(low)
+        return self._probed_subgroup_size() if info.get("vendor_id") in _ONE_SIZE_VENDORS else None
+
+    def _probed_subgroup_size(self) -> int | None:
+        """The size that a kernel sees, where lanes lie in subgroups in their order."""
+        module = self.wgpu.create_shader_module(code=_SUBGROUP_PROBE)
+        pipeline = self.wgpu.create_compute_pipeline(layout="auto", compute={"module": module})
+        out = self.upload(np.zeros((256, 2), np.uint32))
+        entry = {"binding": 0, "resource": {"buffer": out.buffer, "offset": 0, "size": out.nbytes}}
+        group = self.wgpu.create_bind_group(
+            layout=pipeline.get_bind_group_layout(0), entries=[entry]
+        )
+        encoder = self.wgpu.create_command_encoder()
+        compute = encoder.begin_compute_pass()
+        compute.set_pipeline(pipeline)
+        compute.set_bind_group(0, group)
+        compute.dispatch_workgroups(2)
+        compute.end()
+        self.wgpu.queue.submit([encoder.finish()])
+        sizes, lanes = self.read(out).T
+        size = int(sizes[0])
+        in_order = size > 0 and np.array_equal(lanes, np.arange(256) % 128 % size)
+        return size if in_order and (sizes == size).all() else None
 
     @property
     def name(self) -> str:

@@ -66,7 +66,13 @@ class GpuRunner:
         weights = load_weights(device, self._model, self.context_length, progress)
         self._cache = kv_cache.allocate(device, spec, self.num_blocks)
         kernels = Kernels(device)
-        self._sampler = Sampler(device, kernels, self.max_sequences, spec.vocab_size)
+        self._sampler = Sampler(
+            device,
+            kernels,
+            self.max_sequences,
+            spec.vocab_size,
+            context_length=self.context_length,
+        )
         max_blocks = -(-self.context_length // self.block_size)
         self._tables = BlockTables(device, self.max_sequences, max_blocks)
         self._transformer = Transformer(
