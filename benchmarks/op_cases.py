@@ -25,7 +25,7 @@ INT8_ROUND = 1e-3
 """One step of an int8 activation, here and there, where device and reference round a value differently."""
 
 
-MAX_SLOTS = 1 << 17
+MAX_SLOTS = 1 << 16
 """KV positions that a case may hold."""
 
 

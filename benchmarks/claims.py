@@ -1,0 +1,131 @@
+"""Tables in README.md and docs/ that are made from result files, so that no claim differs from its measurement.
+
+A page holds `<!-- result NAME.json -->` … `<!-- end result -->`; what lies between is made from that file of
+benchmarks/results/.
+
+    python benchmarks/claims.py            write the tables anew
+    python benchmarks/claims.py --check    change nothing; exit 1 when a page differs from its results
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+_CLAIM = re.compile(r"(<!-- result (\S+) -->\n)(.*?)(<!-- end result -->)", re.DOTALL)
+
+Json = dict[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Tables of the docs from result files")
+    parser.add_argument("--check", action="store_true", help="only compare")
+    options = parser.parse_args(arguments)
+    differing = [page for page in pages(ROOT) if _update(page, ROOT, options.check)]
+    for page in differing:
+        print(
+            f"{page.relative_to(ROOT)}: {'differs from its results' if options.check else 'written'}"
+        )
+    return 1 if options.check and differing else 0
+
+
+def pages(root: Path) -> list[Path]:
+    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+
+
+def filled(text: str, results: Path) -> str:
+    """The text with every table made anew. FileNotFoundError for a result that is not there."""
+
+    def table(match: re.Match[str]) -> str:
+        record = json.loads((results / match.group(2)).read_text(encoding="utf-8"))
+        return f"{match.group(1)}{rendered(record)}{match.group(4)}"
+
+    return _CLAIM.sub(table, text)
+
+
+def rendered(record: Json) -> str:
+    """A result as a line of conditions and a table. ValueError for a kind that has no table."""
+    kinds: dict[str, Callable[[Json], list[list[str]]]] = {
+        "engine": _engine,
+        "versus": _versus,
+        "breakdown": _breakdown,
+    }
+    if record["benchmark"] not in kinds:
+        raise ValueError(
+            f"no table for results of {record['benchmark']}; there are {sorted(kinds)}"
+        )
+    facts = record["conditions"]
+    told = [facts.get("model"), facts["device"], facts["driver"], f"commit {facts['commit']}"]
+    head, *rows = kinds[record["benchmark"]](record["results"])
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    conditions = ", ".join(str(part) for part in told if part)
+    return f"{conditions}, {facts['date'][:10]}; median of {facts['repeats']}.\n\n{table}\n"
+
+
+def _engine(results: Json) -> list[list[str]]:
+    table = [["workload", "prefill tok/s", "decode tok/s", "step ms", "of the bandwidth limit"]]
+    for row in results["rows"]:
+        share = row["limit_share"]
+        table.append(
+            [
+                f"{row['streams']} × ({row['prompt_tokens']} + {row['new_tokens']}) tokens",
+                _median(row["prefill_tok_s"]),
+                _median(row["decode_tok_s"]),
+                _median(row["step_ms"]),
+                "–" if share is None else f"{share:.0%}",
+            ]
+        )
+    return table
+
+
+def _versus(results: Json) -> list[list[str]]:
+    table = [["figure (tok/s unless said)", "emberd", "llama-server", "ratio"]]
+    for row in results["rows"]:
+        ratio = row["ratio"]
+        spread = f"{ratio['median']:.2f} ({ratio['low']:.2f}–{ratio['high']:.2f})"
+        table.append([row["figure"], _median(row["emberd"]), _median(row["peer"]), spread])
+    return table
+
+
+def _breakdown(results: Json) -> list[list[str]]:
+    table = [["step", "dispatches", "wall ms", "GPU ms", "kernels' sum ms", "CPU submit ms"]]
+    for step in results["steps"]:
+        submit = step["cpu_fill"] + step["cpu_replay"]
+        table.append(
+            [
+                step["what"],
+                str(step["dispatches"]),
+                _median(step["wall"]),
+                _median(step["gpu_whole"]),
+                f"{step['gpu_sum']:.3g}",
+                f"{submit:.3g}",
+            ]
+        )
+    return table
+
+
+def _median(spread: Json | None) -> str:
+    if spread is None:
+        return "–"
+    value = spread["median"]
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _update(page: Path, root: Path, check: bool) -> bool:
+    """Whether the page differed; it is written anew unless `check`."""
+    text = page.read_text(encoding="utf-8")
+    made = filled(text, root / "benchmarks" / "results")
+    if made != text and not check:
+        page.write_text(made, encoding="utf-8")
+    return made != text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,286 @@
+"""The benchmark scripts run and count right; how fast anything was is never asserted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tiny_gguf import random_model
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Imports a benchmark module as its scripts do, and forgets it after the test."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    before = set(sys.modules)
+
+    def named(name: str) -> ModuleType:
+        return __import__(name)
+
+    yield named
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and (
+            Path(str(sys.modules[name].__file__)).parent == BENCHMARKS
+        ):
+            del sys.modules[name]
+
+
+def run(script: str, *arguments: object) -> Any:
+    """Run a script; its last line, which is JSON."""
+    command = [sys.executable, str(BENCHMARKS / script), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_spread_of_repeats(load: Any) -> None:
+    spread = load("common").Spread.of([3.0, 1.0, 7.0, 2.0])
+    assert (spread.median, spread.low, spread.high, spread.n) == (2.5, 1.0, 7.0, 4)
+
+
+def test_result_file_equals_the_last_line(
+    load: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = load("common")
+    facts = common.conditions(device="Some GPU (2)", driver="7", repeats=3, commit="abc", extra=1)
+    spread = common.Spread.of([1 / 3])
+    path = common.finish("kind", facts, [{"speed": spread}], tmp_path / "a" / "result.json")
+    line = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert line == json.loads(path.read_text())
+    assert line["results"] == [
+        {"speed": {"median": 0.333333, "low": 0.333333, "high": 0.333333, "n": 1}}
+    ]
+    assert line["conditions"] | {"commit": "abc", "repeats": 3, "extra": 1} == line["conditions"]
+    assert common.RESULTS.name == "results"
+
+
+def test_table_lines_up_its_columns(load: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    load("common").print_table(("WHAT", "N"), [("a", 5), ("longer", 12345.6), ("b", None)])
+    assert capsys.readouterr().out.splitlines() == [
+        "WHAT         N",
+        "a            5",
+        "longer  12,346",
+        "b            -",
+    ]
+
+
+def test_engine_measures_a_tiny_model_on_the_cpu(tmp_path: Path) -> None:
+    model = random_model(tmp_path / "tiny.gguf", quant="Q8_0", layers=1)
+    sizes = ("--prompt-tokens", 5, "--new-tokens", 3, "--prefill", 9, "--context", 20)
+    record = run(
+        *("engine.py", model, "--device", "cpu", "--streams", "1,3", "--repeats", 2),
+        *(*sizes, "--out", tmp_path / "out.json"),
+    )
+    rows = record["results"]["rows"]
+    found = [(row["what"], row["streams"], row["prompt_tokens"]) for row in rows]
+    assert found == [("prefill", 1, 9), ("streams", 1, 5), ("streams", 3, 5), ("context", 1, 20)]
+    assert all(row["total_tok_s"]["n"] == 2 and row["prefill_tok_s"]["low"] > 0 for row in rows)
+    assert record["conditions"]["model_bytes"] == model.stat().st_size
+    assert record == json.loads((tmp_path / "out.json").read_text())
+
+
+@pytest.mark.device
+def test_kernels_are_checked_and_timed(tmp_path: Path, device: object) -> None:
+    only = ("--ops", "matmul,rms_norm,attention_decode", "--roles", "o", "--tokens", 3)
+    record = run(
+        *("kernels.py", "--models", "tiny", "--repeats", 1, *only),
+        *("--types", "Q4_0", "--out", tmp_path / "out.json"),
+    )
+    rows = record["results"]["kernels"]
+    assert {row["op"] for row in rows} == {"matmul", "rms_norm_quantize", "attention_decode"}
+    assert all(row["passed"] and row["microseconds"]["median"] > 0 for row in rows)
+    assert record["results"]["limits"]["read_gb_s"]["median"] > 0
+
+
+@pytest.mark.device
+def test_breakdown_tells_every_dispatch_of_a_step(tmp_path: Path, device: object) -> None:
+    model = random_model(tmp_path / "tiny.gguf", quant="Q8_0", layers=1)
+    sizes = ("--prompt", 9, "--context", 5, "--new-tokens", 4)
+    record = run(
+        *("breakdown.py", model, "--streams", "1,2", "--repeats", 1, *sizes),
+        *("--out", tmp_path / "out.json"),
+    )
+    prefill, *decodes = record["results"]["steps"]
+    assert [step["what"].split(",")[0] for step in decodes] == [
+        "decode 1 streams",
+        "decode 2 streams",
+    ]
+    for step, attention in ((prefill, "attention_prefill"), (decodes[0], "attention_decode")):
+        kernels = step["kernels"]
+        assert sum(kernel["calls"] for kernel in kernels) == step["dispatches"]
+        assert any(kernel["kernel"].startswith(attention) for kernel in kernels)
+        assert sum(kernel["share"] for kernel in kernels) == pytest.approx(1, abs=1e-3)
+        total = sum(kernel["microseconds"] for kernel in kernels)
+        assert total == pytest.approx(1e3 * step["gpu_sum"], rel=1e-3)
+
+
+class FakeServer:
+    """Streams `tokens` events a request, cut where chunks end in the middle of one; or fails."""
+
+    def __init__(self, tokens: int, fail_from: int = 1 << 30) -> None:
+        self.tokens, self.fail_from = tokens, fail_from
+        self.bodies: list[dict[str, Any]] = []
+        self.url = ""
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+        self.bodies.append(json.loads(await reader.readexactly(length)))
+        if len(self.bodies) > self.fail_from:
+            writer.write(b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nfull")
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            usage = {"prompt_tokens": 3, "completion_tokens": self.tokens}
+            events = [{"choices": [{"text": "data: {"}]}] * self.tokens
+            events += [{"choices": [{"text": ""}]}, {"choices": [], "usage": usage}]
+            stream = (
+                "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+            )
+            for first in range(0, len(stream), 11):
+                part = stream[first : first + 11].encode()
+                writer.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
+            writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[FakeServer]:
+        loop, ready = asyncio.new_event_loop(), threading.Event()
+
+        async def start() -> asyncio.Server:
+            server = await asyncio.start_server(self.answer, "127.0.0.1", 0)
+            self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            ready.set()
+            return server
+
+        def serve() -> None:
+            server = loop.run_until_complete(start())
+            loop.run_forever()
+            server.close()
+            loop.run_until_complete(server.wait_closed())
+            loop.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            assert ready.wait(10)
+            yield self
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(10)
+
+
+def a_load(http_load: Any, url: str, **more: Any) -> Any:
+    settings = {"prompt_tokens": 3, "new_tokens": 4, "vocab_size": 50} | more
+    return http_load.Load(url=url, model="m", **settings)
+
+
+def test_closed_loop_counts_events_tokens_and_prompts(load: Any) -> None:
+    http_load = load("http_load")
+    with FakeServer(tokens=4).running() as server:
+        outcome = http_load.run_load(a_load(http_load, server.url, requests=7, clients=3))
+    assert (outcome.requests, outcome.failed, outcome.completion_tokens) == (7, 0, 28)
+    prompts = [body["prompt"] for body in server.bodies]
+    assert len({tuple(prompt) for prompt in prompts}) == 7  # no server can answer from a cache
+    assert all(len(prompt) == 3 and 0 <= min(prompt) <= max(prompt) < 50 for prompt in prompts)
+    assert all(body["max_tokens"] == 4 and body["stream"] for body in server.bodies)
+
+
+def test_open_loop_sends_all_and_counts_the_failed(load: Any) -> None:
+    http_load = load("http_load")
+    with FakeServer(tokens=2, fail_from=4).running() as server:
+        outcome = http_load.run_load(a_load(http_load, server.url, requests=6, rate=500.0))
+    assert (outcome.requests, outcome.failed, outcome.completion_tokens) == (6, 2, 8)
+    assert "503" in outcome.first_error and "full" in outcome.first_error
+
+
+def test_load_goes_to_this_machine_alone(load: Any) -> None:
+    http_load = load("http_load")
+    with pytest.raises(ValueError, match="loopback"):
+        http_load.run_load(a_load(http_load, "http://example.org:80", requests=1, clients=1))
+
+
+def test_summary_takes_ttft_from_when_a_request_was_due(load: Any) -> None:
+    http_load = load("http_load")
+    traces = [
+        http_load.Trace(due=10.0, arrivals=[10.5, 10.6, 10.9], end=11.0, completion_tokens=3),
+        http_load.Trace(due=10.2, arrivals=[12.2], end=12.2, completion_tokens=1),
+        http_load.Trace(due=10.3, end=10.4, error="refused"),
+    ]
+    outcome = http_load.summary(a_load(http_load, "", requests=3, clients=1), traces)
+    assert (outcome.failed, outcome.completion_tokens) == (1, 4)
+    assert outcome.seconds == pytest.approx(2.2) and outcome.tok_s == pytest.approx(4 / 2.2)
+    assert outcome.ttft_p50_ms == pytest.approx(1250)
+    assert outcome.gap_p50_ms == pytest.approx(200)
+
+
+def test_percentiles_are_numpys(load: Any, rng: np.random.Generator) -> None:
+    values = rng.exponential(size=37)
+    for percent in (50, 95):
+        found = load("http_load").percentile(values.tolist(), percent)
+        assert found == pytest.approx(np.percentile(values, percent))
+
+
+def test_rounds_take_turns_and_leave_the_first_out(load: Any) -> None:
+    order: list[str] = []
+
+    def side(name: str, *speeds: float) -> Any:
+        left = iter(speeds)
+
+        def measured() -> dict[str, float]:
+            order.append(name)
+            return {"speed": next(left)}
+
+        return measured
+
+    (row,) = load("versus")._rounds(side("a", 1000, 30, 40), side("b", 1, 10, 20), 2)
+    assert order == ["b", "a", "a", "b", "b", "a"]
+    assert (row.emberd.median, row.peer.median) == (35, 15)
+    assert (row.ratio.low, row.ratio.high) == (2, 3)  # of pairs from one round
+
+
+def test_a_server_that_ends_tells_its_last_words(load: Any) -> None:
+    peer = load("peer")
+    command = [sys.executable, "-c", "print('no such model'); raise SystemExit(3)"]
+    with pytest.raises(RuntimeError, match=r"(?s)ended \(3\).*no such model"):
+        with peer.Server("some-server", command, {}, peer.free_port()):
+            pass
+
+
+def _record(kind: str, results: Any) -> dict[str, Any]:
+    facts = {"device": "GPU", "driver": "1", "commit": "abc", "date": "2026-01-02T03", "repeats": 5}
+    return {"benchmark": kind, "conditions": facts, "results": results}
+
+
+def test_claims_are_made_from_results_and_differences_show(load: Any, tmp_path: Path) -> None:
+    claims, spread = load("claims"), {"median": 12.34, "low": 10.0, "high": 14.0, "n": 5}
+    row = {"figure": "decode", "emberd": spread, "peer": spread, "ratio": spread}
+    results = tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    (results / "v.json").write_text(json.dumps(_record("versus", {"rows": [row]})))
+    page = tmp_path / "README.md"
+    page.write_text("before\n<!-- result v.json -->\n| decode | 99 |\n<!-- end result -->\nafter\n")
+
+    assert claims._update(page, tmp_path, check=True)
+    assert claims._update(page, tmp_path, check=False)
+    text = page.read_text()
+    assert "| decode | 12.3 | 12.3 | 12.34 (10.00–14.00) |" in text and "99" not in text
+    assert text.startswith("before\n") and text.endswith("-->\nafter\n")
+    assert not claims._update(page, tmp_path, check=True)
+
+
+def test_the_docs_claim_what_the_results_say(load: Any) -> None:
+    assert load("claims").main(["--check"]) == 0
