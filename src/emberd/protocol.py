@@ -169,7 +169,7 @@ class Runner(Protocol):
     num_blocks: int
     max_sequences: int
     max_batch_tokens: int
-    steps_in_flight: int  # how many steps may be submitted before one is collected: 1 or 2
+    steps_in_flight: int  # how many steps may be submitted before one is collected: 1 to 3
 
     def info(self) -> WorkerInfo: ...
 

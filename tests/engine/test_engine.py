@@ -11,7 +11,7 @@ from emberd.errors import BadRequestError, ContextOverflowError
 from emberd.protocol import GenerateRequest, SamplingParams, StepMessage
 from fakes import ScriptedRunner, chain, hashed, lone_run
 
-depths = pytest.mark.parametrize("steps_in_flight", [1, 2])
+depths = pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
 EOS = 999
 
 

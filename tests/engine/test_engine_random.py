@@ -67,7 +67,7 @@ def drive(
     assert engine.step().num_free_blocks == runner.num_blocks
 
 
-@pytest.mark.parametrize("steps_in_flight", [1, 2])
+@pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
 def test_random_runs_equal_lone_runs(rng: np.random.Generator, steps_in_flight: int) -> None:
     for _ in range(25):
         runner = ScriptedRunner(
@@ -81,7 +81,7 @@ def test_random_runs_equal_lone_runs(rng: np.random.Generator, steps_in_flight: 
         drive(rng, runner, 15, cancel_share=0.15, arrivals_per_step=float(rng.choice([0.2, 2, 9])))
 
 
-@pytest.mark.parametrize("steps_in_flight", [1, 2])
+@pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
 def test_500_requests_a_tenth_cancelled_leave_the_pool_as_it_was(
     rng: np.random.Generator, steps_in_flight: int
 ) -> None:
@@ -95,7 +95,7 @@ def test_500_requests_a_tenth_cancelled_leave_the_pool_as_it_was(
     drive(rng, runner, 500, cancel_share=0.1, arrivals_per_step=1.0)
 
 
-@pytest.mark.parametrize("steps_in_flight", [1, 2])
+@pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
 def test_every_sequence_gets_on_in_a_pool_for_one(
     rng: np.random.Generator, steps_in_flight: int
 ) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from batches import GREEDY, Row, make_batch
-from tiny_gguf import random_model
 
+from batches import GREEDY, Row, make_batch
 from emberd.protocol import FROM_LAST_STEP, Runner, SamplingParams, WorkerOptions
 from emberd.reference.runner import CpuRunner
 from emberd.runtime.runner import GpuRunner
+from tiny_gguf import random_model
 
 pytestmark = pytest.mark.device
 
@@ -25,7 +25,12 @@ CHUNKED = 1e-2
 
 def options(path: Path) -> WorkerOptions:
     return WorkerOptions(
-        str(path), "gpu", context_length=512, kv_memory=32 << 20, max_sequences=8, max_batch_tokens=64
+        str(path),
+        "gpu",
+        context_length=512,
+        kv_memory=32 << 20,
+        max_sequences=8,
+        max_batch_tokens=64,
     )
 
 

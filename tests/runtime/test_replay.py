@@ -24,15 +24,22 @@ def test_steps_in_flight_come_back_in_order(
     there = kernels.dispatch(kernel, [a, w, b], (2, 1, 1), width=width, eps=eps)
     back = kernels.dispatch(kernel, [b, w, a], (2, 1, 1), width=width, eps=eps)
     recording = record(device, [there, back], a)
-    replayer = DirectReplayer(device, a.nbytes, 2) if direct else WrapperReplayer(device)
+    replayer = DirectReplayer(device, a.nbytes, 3) if direct else WrapperReplayer(device)
+    step = device.upload(np.zeros(1, np.int32))
+    values = np.zeros(1, np.int32)
 
     def norm(y: np.ndarray) -> np.ndarray:
         return y / np.sqrt(np.mean(y**2, axis=1, keepdims=True) + eps) * weight
 
-    replayer.submit(recording)
-    for _ in range(5):
-        replayer.submit(recording)
+    replayer.submit(recording, step, values)
+    replayer.submit(recording, step, values)
+    for number in range(5):
+        values[0] = number
+        replayer.submit(recording, step, values)
         x = norm(norm(x))
         out = replayer.collect().view(np.float32).reshape(x.shape)
         np.testing.assert_allclose(out, x, rtol=1e-4, atol=1e-6)
     replayer.collect()
+    replayer.collect()
+    replayer.close()
+    assert device.read(step)[0] == 4

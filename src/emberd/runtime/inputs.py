@@ -32,7 +32,6 @@ class StepInputs:
     """The arrays of one plan, as tensors for its kernels and as host arrays to fill."""
 
     def __init__(self, device: Device, buffer: Any, sizes: InputSizes) -> None:
-        self._device = device
         align = max(16, device.limits["min-storage-buffer-offset-alignment"]) // 4
         lengths = {
             "num_tokens": 1,
@@ -56,7 +55,7 @@ class StepInputs:
             offset += -(-max(4, length) // align) * align
         self._host: I32 = np.zeros(offset, np.int32)
         self._views = {name: self._host[at : at + n] for name, (at, n) in places.items()}
-        self._all = Tensor(buffer, (offset,), "i32")
+        self.tensor = Tensor(buffer, (offset,), "i32")
         self._tensors = {
             name: Tensor(buffer, (max(1, n),), "u32" if name.startswith("num_") else "i32", 4 * at)
             for name, (at, n) in places.items()
@@ -73,8 +72,8 @@ class StepInputs:
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
 
-    def fill(self, batch: Batch, sampled_rows: I32, tile_tokens: int) -> None:
-        """Write the step's arrays. `sampled_rows`: the batch rows that sample, in output order."""
+    def fill(self, batch: Batch, sampled_rows: I32, tile_tokens: int) -> I32:
+        """The step's arrays, as words for `tensor`. `sampled_rows`: batch rows that sample, in order."""
         view = self._views
         tokens, rows = batch.num_tokens, batch.num_rows
         view["num_tokens"][0] = tokens
@@ -96,7 +95,7 @@ class StepInputs:
         if tiles:
             flat = np.asarray(tiles, np.int32).reshape(-1)
             view["tiles"][: len(flat)] = flat
-        self._device.write(self._all, self._host)
+        return self._host
 
 
 def _prefill_tiles(batch: Batch, tile_tokens: int) -> list[tuple[int, int, int, int]]:
@@ -118,11 +117,18 @@ class BlockTables:
         self._host: I32 = np.full((max_rows, max_blocks), -1, np.int32)
         self.tensor = device.empty((max_rows, max_blocks), "i32", "block tables")
 
-    def fill(self, batch: Batch) -> None:
+    def changed_rows(self, batch: Batch) -> list[int]:
+        """Batch rows whose table is not the one on the GPU."""
         width = batch.block_tables.shape[1]
-        for row in np.flatnonzero(
-            (self._host[: batch.num_rows, :width] != batch.block_tables).any(1)
-        ):
+        here = self._host[: batch.num_rows, :width]
+        if np.array_equal(here, batch.block_tables):
+            return []
+        return np.flatnonzero((here != batch.block_tables).any(1)).tolist()
+
+    def write(self, batch: Batch, rows: list[int]) -> None:
+        """Bring those rows to the GPU."""
+        width = batch.block_tables.shape[1]
+        for row in rows:
             self._host[row, :width] = batch.block_tables[row]
-            offset = 4 * int(row) * self._host.shape[1]
+            offset = 4 * row * self._host.shape[1]
             self._device.write(self.tensor, self._host[row, :width], offset)

@@ -2,6 +2,9 @@
 
 The only file that calls wgpu's private `lib`: the same calls through the wrapper cost three times
 as much CPU (docs/performance.md). `EMBERD_REPLAY=wrapper` takes the wrapper instead, for checking.
+
+A step's CPU cost is half Python calls that record and half one library call that finishes the
+commands. The second half runs on a thread of its own, beside the recording of the next step.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 _STAGING = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
 Bytes = NDArray[np.uint8]
+Words = NDArray[np.int32]
 
 
 @dataclass(slots=True)
@@ -62,9 +67,16 @@ def record(device: Device, dispatches: Sequence[Dispatch], output: Tensor) -> Re
 class Replayer(Protocol):
     """Submits recordings and gives their outputs back in order."""
 
-    def submit(self, recording: Recording) -> None: ...
+    def submit(self, recording: Recording, inputs: Tensor, values: Words) -> None:
+        """Write `values` to `inputs`, then run the recording. `values` may be reused on return."""
 
-    def collect(self) -> Bytes: ...
+    def flush(self) -> None:
+        """Return when all that was submitted has reached the queue: writes from here come after it."""
+
+    def collect(self) -> Bytes:
+        """Wait for the oldest recording's output."""
+
+    def close(self) -> None: ...
 
 
 def make_replayer(device: Device, output_bytes: int, depth: int) -> Replayer:
@@ -85,7 +97,8 @@ class WrapperReplayer:
         self._device = device
         self._outputs: deque[Any] = deque()
 
-    def submit(self, recording: Recording) -> None:
+    def submit(self, recording: Recording, inputs: Tensor, values: Words) -> None:
+        self._device.write(inputs, values)
         encoder = self._device.wgpu.create_command_encoder()
         compute = encoder.begin_compute_pass()
         for pipeline, group, grid in recording.steps:
@@ -107,6 +120,11 @@ class WrapperReplayer:
         staging.destroy()
         return data
 
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None: ...
+
 
 _NEEDED = (
     "wgpuDeviceCreateCommandEncoder",
@@ -123,6 +141,8 @@ _NEEDED = (
 
 @dataclass(slots=True)
 class _Staging:
+    """Where one step's output is copied to and mapped."""
+
     buffer: Any
     internal: Any
     callback: Any  # kept alive while mapped
@@ -133,7 +153,12 @@ class _Staging:
 
 
 class DirectReplayer:
-    """The same through `lib`: records, submits, and waits for one submission by its index."""
+    """The same through `lib`: records here, finishes and submits on a thread, waits for one step.
+
+    Waiting for a step holds a lock inside wgpu that submitting needs. So a step is waited for only
+    when another behind it has been submitted, and the GPU does not run dry meanwhile: for the thread
+    to gain anything, three steps must be in flight.
+    """
 
     def __init__(self, device: Device, output_bytes: int, depth: int) -> None:
         self._device = device
@@ -141,6 +166,8 @@ class DirectReplayer:
         self._queue = device.wgpu.queue._internal
         self._free = [self._make_staging(output_bytes) for _ in range(depth)]
         self._in_flight: deque[_Staging] = deque()
+        self._thread = ThreadPoolExecutor(1, "emberd-submit")
+        self._submitting: Future[None] | None = None
 
     def _make_staging(self, nbytes: int) -> _Staging:
         buffer = self._device.wgpu.create_buffer(size=nbytes, usage=_STAGING)
@@ -155,8 +182,20 @@ class DirectReplayer:
         info.callback = mapped
         return _Staging(buffer, buffer._internal, mapped, info, status)
 
-    def submit(self, recording: Recording) -> None:
+    def submit(self, recording: Recording, inputs: Tensor, values: Words) -> None:
         staging = self._free.pop()
+        encoder = self._record(recording, staging)
+        data = values.tobytes()
+        self.flush()
+        self._submitting = self._thread.submit(self._finish, encoder, staging, inputs, data)
+        self._in_flight.append(staging)
+
+    def flush(self) -> None:
+        if self._submitting is not None:
+            self._submitting.result()
+            self._submitting = None
+
+    def _record(self, recording: Recording, staging: _Staging) -> Any:
         null = ffi.NULL
         encoder = lib.wgpuDeviceCreateCommandEncoder(self._internal, null)
         compute = lib.wgpuCommandEncoderBeginComputePass(encoder, null)
@@ -176,21 +215,28 @@ class DirectReplayer:
         lib.wgpuCommandEncoderCopyBufferToBuffer(
             encoder, output.buffer._internal, output.offset, staging.internal, 0, output.nbytes
         )
-        commands = lib.wgpuCommandEncoderFinish(encoder, null)
+        staging.nbytes = output.nbytes
+        staging.status[0] = 0
+        return encoder
+
+    def _finish(self, encoder: Any, staging: _Staging, inputs: Tensor, data: bytes) -> None:
+        commands = lib.wgpuCommandEncoderFinish(encoder, ffi.NULL)
+        lib.wgpuQueueWriteBuffer(
+            self._queue, inputs.buffer._internal, inputs.offset, data, len(data)
+        )
         staging.index = lib.wgpuQueueSubmitForIndex(
             self._queue, 1, ffi.new("WGPUCommandBuffer[1]", [commands])
         )
         lib.wgpuCommandBufferRelease(commands)
         lib.wgpuCommandEncoderRelease(encoder)
-        staging.nbytes = output.nbytes
-        staging.status[0] = 0
         lib.wgpuBufferMapAsync(
-            staging.internal, lib.WGPUMapMode_Read, 0, output.nbytes, staging.callback_info[0]
+            staging.internal, lib.WGPUMapMode_Read, 0, staging.nbytes, staging.callback_info[0]
         )
-        self._in_flight.append(staging)
 
     def collect(self) -> Bytes:
         staging = self._in_flight.popleft()
+        if len(self._in_flight) < 2:
+            self.flush()
         index = ffi.new("WGPUSubmissionIndex *", staging.index)
         while staging.status[0] == 0:
             lib.wgpuDevicePoll(self._internal, True, index)
@@ -204,3 +250,6 @@ class DirectReplayer:
         lib.wgpuBufferUnmap(staging.internal)
         self._free.append(staging)
         return data
+
+    def close(self) -> None:
+        self._thread.shutdown()

@@ -1,6 +1,7 @@
 """GpuRunner: batches in, token ids out, on a WebGPU device. Implements `protocol.Runner`.
 
-Two steps may be in flight: the token that one step samples stays on the GPU and feeds the next.
+Steps overlap: the token that one samples stays on the GPU and feeds the next, so on a GPU one step
+runs, one waits behind it and one is being recorded. A software adapter has no time to hide.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class GpuRunner:
         self.block_size = kv_cache.BLOCK_SIZE
         self.max_sequences = options.max_sequences
         self.max_batch_tokens = max(options.max_batch_tokens, options.max_sequences)
-        self.steps_in_flight = 2
+        self.steps_in_flight = 2 if device.info.is_software else 3
         self.num_blocks, self.context_length = _size_kv(device, model, options)
         self._pending: deque[tuple[IntArray, int, FloatArray | None]] = deque()
 
@@ -107,14 +108,17 @@ class GpuRunner:
         return self._transformer.kernels
 
     def submit(self, batch: Batch) -> None:
-        for admission in batch.admissions:
-            self._sampler.admit(admission)
+        changed = self._tables.changed_rows(batch)
+        if batch.admissions or changed:
+            self._replayer.flush()
+            for admission in batch.admissions:
+                self._sampler.admit(admission)
+            self._tables.write(batch, changed)
         sampled = np.flatnonzero(batch.sample).astype(np.int32)
         mode = self._sampler.mode_for(batch)
         plan = self._plans.get(self._plans.key(batch, len(sampled), mode))
-        plan.inputs.fill(batch, sampled, self._transformer.tile_size)
-        self._tables.fill(batch)
-        self._replayer.submit(plan.recording)
+        values = plan.inputs.fill(batch, sampled, self._transformer.tile_size)
+        self._replayer.submit(plan.recording, plan.inputs.tensor, values)
         logits = None if batch.logits_at is None else self._logits(batch.logits_at)
         self._pending.append((sampled, batch.num_rows, logits))
 
@@ -127,6 +131,7 @@ class GpuRunner:
     def _logits(self, places: IntArray) -> FloatArray:
         """Logits of token places of the step just submitted: synchronous, for tests and scoring."""
         rows, device = self.max_sequences, self._device
+        self._replayer.flush()
         found = []
         for first in range(0, len(places), rows):
             part = places[first : first + rows]
@@ -139,6 +144,7 @@ class GpuRunner:
         return np.concatenate(found)
 
     def close(self) -> None:
+        self._replayer.close()
         self._device.close()
         self._model.file.close()
 
