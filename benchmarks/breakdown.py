@@ -28,9 +28,9 @@ from emberd.engine import Engine
 from emberd.errors import EmberdError
 from emberd.gguf.spec import open_model
 from emberd.protocol import GenerateRequest, SamplingParams, WorkerOptions
-from emberd.runtime.device import Device
+from emberd.runtime.device import Device, Tensor
 from emberd.runtime.kernel import Dispatch
-from emberd.runtime.replay import Recording
+from emberd.runtime.replay import Recording, Words
 from emberd.runtime.runner import GpuRunner
 from gpu_clock import GpuClock, read_bandwidth
 
@@ -60,8 +60,8 @@ class StepTimes:
     gpu_sum: float  # each in a pass of its own
     weight_gb_s: float  # weights read, over gpu_whole
     wall: Spread  # decode: from one step's end to the next one's; prefill: until the first token
-    cpu_fill: float  # the runner's submit without the replay: choosing the plan, writing its inputs
-    cpu_replay: float  # recording and submitting
+    cpu_fill: float  # the runner's submit without the replay: choosing the plan, filling its inputs
+    cpu_replay: float  # recording; a thread beside it finishes and submits
     cpu_wait: float  # waiting for the oldest step, reading its tokens
     cpu_engine: float  # scheduling, building batches, committing
     kernels: tuple[KernelTime, ...]
@@ -78,7 +78,8 @@ class TimedReplayer:
     each: dict[int, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
     _outputs: deque[NDArray[np.uint8]] = field(default_factory=deque)
 
-    def submit(self, recording: Recording) -> None:
+    def submit(self, recording: Recording, inputs: Tensor, values: Words) -> None:
+        self.device.write(inputs, values)
         key = id(recording)
         self.recordings[key] = recording
         self.whole[key] += self.clock.passes([recording.steps])
@@ -87,6 +88,11 @@ class TimedReplayer:
 
     def collect(self) -> NDArray[np.uint8]:
         return self._outputs.popleft()
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None: ...
 
 
 class Watch:
