@@ -39,7 +39,7 @@ class Spread:
         return cls(statistics.median(found), found[0], found[-1], len(found))
 
     def __str__(self) -> str:
-        return f"{self.median:,.4g} ({self.low:,.4g}–{self.high:,.4g})"
+        return f"{_number(self.median)} ({_number(self.low)}–{_number(self.high)})"
 
 
 def parser(description: str, repeats: int) -> argparse.ArgumentParser:
