@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from threading import Lock
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from ..gguf.reader import TensorInfo
 from ..gguf.rope import rope_tables
 from ..gguf.spec import ModelFile, ModelSpec
 from .device import Device, Tensor
-from .weights import WeightMatrix, upload_matrix, upload_vector
+from .weights import Uploads, WeightMatrix, upload_matrix, upload_vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class ModelWeights:
     output: Projection
     layers: tuple[LayerWeights, ...]
     nbytes: int
+    uploads: Uploads  # copies under way
 
 
 def load_weights(
@@ -64,7 +66,10 @@ def load_weights(
     num_positions: int,
     progress: Callable[[float], None] | None = None,
 ) -> ModelWeights:
-    """Upload every tensor the forward pass needs. `progress` is told the share done, 0 to 1."""
+    """Start to upload every tensor the forward pass needs; `uploads.wait()` before the first step.
+
+    `progress` is told the share done, 0 to 1.
+    """
     loader = _Loader(device, model, progress)
     spec, tensors = model.spec, model.tensors
     ropes = _rope_tensors(device, model, num_positions)
@@ -93,7 +98,15 @@ def load_weights(
     tied = tensors.output.name == tensors.token_embedding.name
     output = embedding if tied else loader.projection((tensors.output,))
     norm = loader.vector(tensors.output_norm)
-    return ModelWeights(spec, embedding.matrices[0], norm, output, tuple(layers), loader.bytes_done)
+    return ModelWeights(
+        spec,
+        embedding.matrices[0],
+        norm,
+        output,
+        tuple(layers),
+        loader.nbytes,
+        loader.uploads,
+    )
 
 
 class _Loader:
@@ -102,15 +115,19 @@ class _Loader:
     ) -> None:
         self._device, self._file, self._progress = device, model.file, progress
         self._total = sum(info.nbytes for info in model.file.tensors.values()) or 1
-        self.bytes_done = 0
+        self._done = 0
+        self._lock = Lock()
+        self.uploads = Uploads(self._count)
+        self.nbytes = 0
 
-    def _count(self, infos: Sequence[TensorInfo]) -> None:
-        self.bytes_done += sum(info.nbytes for info in infos)
-        if self._progress is not None:
-            self._progress(min(1.0, self.bytes_done / self._total))
+    def _count(self, nbytes: int) -> None:
+        with self._lock:
+            self._done += nbytes
+            if self._progress is not None:
+                self._progress(min(1.0, self._done / self._total))
 
     def vector(self, info: TensorInfo) -> Tensor:
-        self._count([info])
+        self.nbytes += info.nbytes
         return upload_vector(self._device, self._file.rows(info), info.type)
 
     def optional(self, info: TensorInfo | None) -> Tensor | None:
@@ -124,9 +141,10 @@ class _Loader:
         for _, group in groupby(pairs, key=lambda pair: pair[0].type):
             members = list(group)
             raws = [(self._file.rows(info), info.type) for info, _ in members]
-            matrices.append(upload_matrix(self._device, raws))
+            label = members[0][0].name
+            matrices.append(upload_matrix(self._device, raws, label, self.uploads))
             stacked_biases.append(self._stack_biases(members))
-            self._count([info for info, _ in members])
+            self.nbytes += sum(info.nbytes for info, _ in members)
         return Projection(tuple(matrices), tuple(stacked_biases))
 
     def _stack_biases(

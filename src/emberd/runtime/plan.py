@@ -76,6 +76,11 @@ class Plans:
             mode=mode,
         )
 
+    def prepare(self) -> None:
+        """Make the plans that nearly every user needs first: one sequence's prefill and decode."""
+        self.get(PlanKey(self._max_tokens, 0, 1, True, "plain"))
+        self.get(PlanKey(1, 1, 1, False, "plain"))
+
     def get(self, key: PlanKey) -> Plan:
         if key not in self._made:
             self._made[key] = self._make(key)

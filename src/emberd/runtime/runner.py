@@ -87,6 +87,8 @@ class GpuRunner:
         self._plans = Plans(
             device, self._transformer, self._sampler, self.max_batch_tokens, self.max_sequences
         )
+        self._plans.prepare()
+        weights.uploads.wait()
         self._replayer = make_replayer(device, self._plans.output_bytes, self.steps_in_flight)
         self._info = WorkerInfo(
             device=device.name,

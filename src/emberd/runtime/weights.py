@@ -6,8 +6,11 @@ Knows tensor types and devices; no model, and what a kernel does with the bits i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from gguf import GGMLQuantizationType as GGMLType
@@ -19,8 +22,11 @@ from .device import Device, Tensor
 
 Bytes = NDArray[np.uint8]
 
-CHUNK_BYTES = 32 << 20
+CHUNK_BYTES = 16 << 20
 """Bytes handed to the queue at a time; the driver's staging copy is given back before the next chunk."""
+
+UPLOAD_THREADS = min(4, os.cpu_count() or 1)
+"""Threads that regroup and copy weights; each holds about two chunks."""
 
 FLOAT_TYPES = frozenset({GGMLType.F32, GGMLType.F16, GGMLType.BF16})
 """Types whose products take float activations; all others take int8 ones."""
@@ -69,12 +75,42 @@ class WeightMatrix:
         return sum(tensor.nbytes for part in self.parts for tensor in part.tensors)
 
 
+class Uploads:
+    """Copies that run on threads, so that kernels compile meanwhile. `wait` before the first step."""
+
+    def __init__(self, done: Callable[[int], None] | None = None) -> None:
+        """`done` is told the bytes of each copy that has ended, on any thread."""
+        self._pool = ThreadPoolExecutor(UPLOAD_THREADS, "emberd-upload")
+        self._futures: list[Future[None]] = []
+        self._done = done
+
+    def start(self, nbytes: int, copy: Callable[[], None]) -> None:
+        def run() -> None:
+            copy()
+            if self._done is not None:
+                self._done(nbytes)
+
+        self._futures.append(self._pool.submit(run))
+
+    def wait(self) -> None:
+        """Raises what a copy raised."""
+        try:
+            for future in self._futures:
+                future.result()
+        finally:
+            self._pool.shutdown(cancel_futures=True)
+
+
 def upload_matrix(
-    device: Device, raws: Sequence[tuple[Bytes, GGMLType]], label: str = "weights"
+    device: Device,
+    raws: Sequence[tuple[Bytes, GGMLType]],
+    label: str = "weights",
+    uploads: Uploads | None = None,
 ) -> WeightMatrix:
     """Matrices of one type and width, (rows, row bytes) each, stacked by rows in the order given.
 
-    Columns are a multiple of 32. Raises DeviceError when one row does not fit a binding.
+    Columns are a multiple of 32. The bytes are there on return, or with `uploads` when that is done.
+    Raises DeviceError when one row does not fit a binding.
     """
     types = {kind for _, kind in raws}
     assert len(types) == 1, f"{label}: cannot stack {types}"
@@ -105,7 +141,11 @@ def upload_matrix(
         if plane:
             scales = device.empty((-(-count * scale_row_bytes // 4),), "u32", f"{label} scales")
         part = WeightPart(first, count, quants, scales)
-        _fill(device, part, [raw for raw, _ in raws], plane, packing.nbytes)
+        fill = partial(_fill, device, part, [raw for raw, _ in raws], plane, packing.nbytes)
+        if uploads is None:
+            fill()
+        else:
+            uploads.start(count * row_bytes, fill)
         parts.append(part)
     return WeightMatrix(kind, rows, cols, tuple(parts))
 
