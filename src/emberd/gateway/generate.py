@@ -189,16 +189,19 @@ class Generation:
         try:
             async with contextlib.aclosing(self.model.worker.generate(request)) as updates:
                 async for update in updates:
-                    self._count(sequence, update)
-                    ended = update.finish_reason is not None
-                    text = detokenizer.push(_shown(update, prompt.params))
-                    text += detokenizer.finish() if ended else ""
-                    shown, matched = stops.push(text)
-                    if matched is None and ended:
-                        shown += stops.finish()
-                    sequence.pending += shown
-                    if matched is not None or ended:
-                        sequence.finish_reason = "stop" if matched is not None else _reason(update)
+                    self._note(sequence, update)
+                    num_shown = _num_shown(update, prompt.params)
+                    for place, token_id in enumerate(update.token_ids):
+                        sequence.completion_ids.append(token_id)
+                        if place < num_shown:
+                            sequence.pending += stops.push(detokenizer.push((token_id,)))[0]
+                        if stops.matched is not None:
+                            break  # tokens behind a match were made before the worker heard of it
+                    if stops.matched is None and update.finish_reason is not None:
+                        sequence.pending += stops.push(detokenizer.finish())[0] + stops.finish()
+                        sequence.finish_reason = _reason(update)
+                    if stops.matched is not None:
+                        sequence.finish_reason = "stop"
                     self._changed.set()
                     if sequence.finish_reason is not None:
                         return
@@ -209,10 +212,9 @@ class Generation:
             self.fail(EmberdError("internal error; the daemon's log tells more"))
             raise
 
-    def _count(self, sequence: _Sequence, update: SequenceUpdate) -> None:
+    def _note(self, sequence: _Sequence, update: SequenceUpdate) -> None:
         if update.token_ids and self._first_token_ns is None:
             self._first_token_ns = time.perf_counter_ns()
-        sequence.completion_ids.extend(update.token_ids)
         sequence.num_cached_tokens = max(sequence.num_cached_tokens, update.num_cached_tokens)
 
     def _sequence_ended(self, task: asyncio.Task[None]) -> None:
@@ -224,12 +226,11 @@ class Generation:
             self._on_end(self)
 
 
-def _shown(update: SequenceUpdate, params: SamplingParams) -> tuple[int, ...]:
-    """The tokens whose text belongs to the reply: the one that ended it does not."""
+def _num_shown(update: SequenceUpdate, params: SamplingParams) -> int:
+    """How many of the tokens have text that belongs to the reply: the one that ended it has none."""
     ids = update.token_ids
-    if update.finish_reason == "stop" and ids and ids[-1] in params.stop_token_ids:
-        return ids[:-1]
-    return ids
+    ended = update.finish_reason == "stop" and ids and ids[-1] in params.stop_token_ids
+    return len(ids) - 1 if ended else len(ids)
 
 
 def _reason(update: SequenceUpdate) -> FinishReason:
