@@ -55,6 +55,16 @@ class Daemon:
         children: list[psutil.Process] = psutil.Process(self.pid).children(recursive=True)
         return children
 
+    def computes(self, seconds: float = 0.3) -> bool:
+        """Whether workers use the processor, watched for so long: a step takes milliseconds of it."""
+        before = self._processor_time()
+        time.sleep(seconds)
+        return self._processor_time() - before > 0.015
+
+    def _processor_time(self) -> float:
+        times = [worker.cpu_times() for worker in self.workers()]
+        return float(sum(used.user + used.system for used in times))
+
     def loaded(self) -> dict[str, dict[str, Any]]:
         """What /api/ps tells, by name without `:latest`."""
         models = self.http.get("/api/ps").json()["models"]
