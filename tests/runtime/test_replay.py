@@ -7,6 +7,7 @@ import pytest
 
 from emberd.runtime.device import Device
 from emberd.runtime.kernel import Kernels
+from emberd.runtime.ops import rms_norm
 from emberd.runtime.replay import DirectReplayer, WrapperReplayer, record
 
 pytestmark = pytest.mark.device
@@ -20,9 +21,9 @@ def test_steps_in_flight_come_back_in_order(
     x = rng.standard_normal((2, width)).astype(np.float32)
     weight = rng.standard_normal(width).astype(np.float32)
     a, b, w = device.upload(x), device.empty((2, width)), device.upload(weight)
-    kernel = kernels.get("rms_norm", {"reduce": kernels.reduce}, WG=64)
-    there = kernels.dispatch(kernel, [a, w, b], (2, 1, 1), width=width, eps=eps)
-    back = kernels.dispatch(kernel, [b, w, a], (2, 1, 1), width=width, eps=eps)
+    sizes = {"rows": 2, "width": width}
+    there = rms_norm(kernels, a, w, b, eps=eps, **sizes)
+    back = rms_norm(kernels, b, w, a, eps=eps, **sizes)
     recording = record(device, [there, back], a)
     replayer = DirectReplayer(device, a.nbytes, 3) if direct else WrapperReplayer(device)
     step = device.upload(np.zeros(1, np.int32))
