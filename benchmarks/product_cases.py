@@ -13,7 +13,8 @@ from emberd.gguf.dequant import dequantize
 from emberd.reference import ops as reference
 from emberd.runtime import linear
 from emberd.runtime.device import Device, Tensor
-from emberd.runtime.linear import LinearTable, MatmulTile, MatvecTile
+from emberd.runtime.linear import LinearTable, MatmulTile
+from emberd.runtime.matvec import MatvecTile
 from emberd.runtime.weights import WeightMatrix, WeightPart, upload_matrix
 from emberd.verify.bench import Workbench
 from emberd.verify.check import TOLERANCE, relative_error
@@ -107,13 +108,18 @@ def tables(device: Device, tokens: int) -> Iterator[tuple[str, LinearTable]]:
         for tile in _matvec_tiles(device):
             for group in groups:
                 yield (
-                    f"matvec lanes{tile.lanes} rows{tile.rows} wg{tile.workgroup} m{group}",
-                    LinearTable(tokens, group, ((1, 1, tile),), default.matmul),
+                    f"matvec lanes{tile.lanes} rows{tile.rows} wg{tile.workgroup} units{tile.units} m{group}",
+                    replace(
+                        default,
+                        matvec=replace(
+                            default.matvec, tokens=tokens, group=group, rows=((1, 1, tile),)
+                        ),
+                    ),
                 )
     if tokens > 4:
         for block in _matmul_tiles(device, tokens):
             name = f"matmul {block.tokens}×{block.rows} lane{block.lane_tokens}"
-            yield name, LinearTable(0, 1, default.matvec, ((1, block),))
+            yield name, LinearTable(replace(default.matvec, tokens=0), ((1, block),))
 
 
 def _matvec_tiles(device: Device) -> Iterator[MatvecTile]:
@@ -121,7 +127,8 @@ def _matvec_tiles(device: Device) -> Iterator[MatvecTile]:
     for lanes in (1,) if software else sorted({8, 16, device.subgroup_size or 32}):
         for rows in (1, 2, 4):
             for workgroup in (8, 16) if software else (64, 128, 256):
-                yield MatvecTile(lanes, rows, workgroup)
+                for units in (1, 2, 4):
+                    yield MatvecTile(lanes, rows, workgroup, units)
 
 
 def _matmul_tiles(device: Device, tokens: int) -> Iterator[MatmulTile]:

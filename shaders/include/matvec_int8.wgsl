@@ -5,22 +5,25 @@
 @group(0) @binding(2) var<storage, read> x_q: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read> x_scales: array<vec2<f32>>;
 alias Step = Unit;
+struct Operand { lo: vec4<u32>, hi: vec4<u32>, lo_scale: vec2<f32>, hi_scale: vec2<f32> }
 
 fn load_step(row: u32, u: u32) -> Step { return load_unit(row, u); }
 
-// What unit u, loaded as `w`, adds to the product with `token`.
-fn step_product(w: Step, u: u32, token: u32) -> f32 {
+// The activations of `token` that unit u meets.
+fn load_operand(u: u32, token: u32) -> Operand {
   let place = unit_chunks(u) + token * params.units * 2u;
-  let dot_lo = dot16(w.lo, x_q[place.x]);
-  let dot_hi = dot16(w.hi, x_q[place.y]);
-  let lo = x_scales[place.x];
+  return Operand(x_q[place.x], x_q[place.y], x_scales[place.x], x_scales[place.y]);
+}
+
+fn step_product(w: Step, x: Operand) -> f32 {
+  let dot_lo = dot16(w.lo, x.lo);
+  let dot_hi = dot16(w.hi, x.hi);
   if (!SPLIT_HALVES) {
-    let product = w.scale.x * lo.x * f32(dot_lo + dot_hi);
-    if (HAS_MINIMUM) { return product - w.minimum.x * (lo.y + x_scales[place.y].y); }
+    let product = w.scale.x * x.lo_scale.x * f32(dot_lo + dot_hi);
+    if (HAS_MINIMUM) { return product - w.minimum.x * (x.lo_scale.y + x.hi_scale.y); }
     return product;
   }
-  let hi = x_scales[place.y];
-  let product = w.scale.x * lo.x * f32(dot_lo) + w.scale.y * hi.x * f32(dot_hi);
-  if (HAS_MINIMUM) { return product - w.minimum.x * lo.y - w.minimum.y * hi.y; }
+  let product = w.scale.x * x.lo_scale.x * f32(dot_lo) + w.scale.y * x.hi_scale.x * f32(dot_hi);
+  if (HAS_MINIMUM) { return product - w.minimum.x * x.lo_scale.y - w.minimum.y * x.hi_scale.y; }
   return product;
 }

@@ -1,13 +1,14 @@
 // store_run: 32 activations become int8 with one scale, as reference quantize_q8 does, written as run `run`.
 //
 // Needs out_q array<vec4<u32>> (two a run) and out_scales array<vec4<f32>> (one a run: twice scale, scale * sum of 16).
+#include "include/quantize4.wgsl"
 struct Run { v: array<vec4<f32>, 8> }
 
 fn store_run(run: u32, r: Run) {
   var most = max(max(abs(r.v[0]), abs(r.v[1])), max(abs(r.v[2]), abs(r.v[3])));
   most = max(most, max(max(abs(r.v[4]), abs(r.v[5])), max(abs(r.v[6]), abs(r.v[7]))));
   let amax = max(max(most.x, most.y), max(most.z, most.w));
-  let inverse = select(127.0 / amax, 0.0, amax == 0.0);
+  let inverse = inverse_scale(amax);
   let lo = vec4<u32>(
     quantize4(r.v[0], inverse), quantize4(r.v[1], inverse), quantize4(r.v[2], inverse), quantize4(r.v[3], inverse));
   let hi = vec4<u32>(
@@ -18,5 +19,3 @@ fn store_run(run: u32, r: Run) {
   let ones = vec4<u32>(0x01010101u);
   out_scales[run] = vec4<f32>(scale, scale * f32(dot16(lo, ones)), scale, scale * f32(dot16(hi, ones)));
 }
-
-fn quantize4(v: vec4<f32>, inverse: f32) -> u32 { return pack4xI8(vec4<i32>(round(v * inverse))); }

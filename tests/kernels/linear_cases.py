@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from emberd.reference import ops as reference
 from emberd.runtime import linear
 from emberd.runtime.device import Device, Tensor
 from emberd.runtime.kernel import Kernels, run_once
+from emberd.runtime.matvec import MatvecTable, MatvecTile
 from emberd.runtime.weights import FLOAT_TYPES, WeightMatrix
 from tiny_gguf import random_rows
 from tolerance import check
@@ -34,12 +36,21 @@ QUANT_TYPES = [
 ALL_TYPES = [GGMLType.F32, GGMLType.F16, GGMLType.BF16, *QUANT_TYPES]
 
 NARROW = linear.LinearTable(
-    matvec_tokens=8,
-    matvec_group=8,
-    matvec=((1, 1, linear.MatvecTile(1, 1, 8)),),
+    matvec=MatvecTable(
+        tokens=8,
+        group=8,
+        rows=((1, 1, MatvecTile(1, 1, 8)),),
+        output=((1, MatvecTile(1, 4, 8)),),
+        gate_up=((1, MatvecTile(1, 4, 16)),),
+    ),
     matmul=((1, linear.MatmulTile(16, 16, 4)),),
 )
 """The least of every tile: quick to compile on a software device."""
+
+
+def with_rows_tile(tile: MatvecTile, tokens: int = 8) -> linear.LinearTable:
+    """NARROW with this tile for plain products of up to `tokens` tokens."""
+    return replace(NARROW, matvec=replace(NARROW.matvec, tokens=tokens, rows=((1, 1, tile),)))
 
 
 def columns(kind: GGMLType) -> int:

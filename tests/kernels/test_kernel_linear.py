@@ -11,8 +11,17 @@ from gguf import GGMLQuantizationType as GGMLType
 from emberd.runtime import linear
 from emberd.runtime.device import Device
 from emberd.runtime.kernel import Kernels
+from emberd.runtime.matvec import MatvecTile
 from emberd.runtime.weights import upload_matrix
-from linear_cases import ALL_TYPES, NARROW, check_product, limited, random_weights, with_subgroups
+from linear_cases import (
+    ALL_TYPES,
+    NARROW,
+    check_product,
+    limited,
+    random_weights,
+    with_rows_tile,
+    with_subgroups,
+)
 
 pytestmark = pytest.mark.device
 
@@ -127,9 +136,8 @@ def test_every_tile_of_the_default_tables(
     raw, floats = random_weights(rng, 70, kind)
     weight = upload_matrix(device, [(raw, kind)])
     tables = _tables(device)
-    for matvec in {tile for table in tables for _, _, tile in table.matvec}:
-        table = dataclasses.replace(NARROW, matvec=((1, 1, matvec),))
-        check_product(kernels, rng, weight, floats, tokens=2, table=table)
+    for matvec in {tile for table in tables for _, _, tile in table.matvec.rows}:
+        check_product(kernels, rng, weight, floats, tokens=2, table=with_rows_tile(matvec))
     for matmul in {tile for table in tables for _, tile in table.matmul}:
         table = dataclasses.replace(NARROW, matmul=((1, matmul),))
         tokens = matmul.tokens + 1
@@ -142,7 +150,7 @@ def test_wide_groups_of_rows_and_tokens(
     """Four weight rows and eight tokens at a time, over all lanes of a workgroup."""
     raw, floats = random_weights(rng, 70, GGMLType.Q8_0)
     weight = upload_matrix(device, [(raw, GGMLType.Q8_0)])
-    table = linear.LinearTable(32, 8, ((1, 1, linear.MatvecTile(64, 4, 64)),), NARROW.matmul)
+    table = with_rows_tile(MatvecTile(64, 4, 64), tokens=32)
     check_product(kernels, rng, weight, floats, tokens=19, live=17, table=table)
 
 
@@ -151,19 +159,19 @@ def test_rows_shared_by_the_lanes_of_a_subgroup(device: Device, rng: np.random.G
     lanes = kernels.device.subgroup_size or 0
     raw, floats = random_weights(rng, 37, GGMLType.Q8_0)
     weight = upload_matrix(device, [(raw, GGMLType.Q8_0)])
-    tile = linear.MatvecTile(lanes, 2, 2 * lanes)
-    table = dataclasses.replace(NARROW, matvec=((1, 1, tile),))
+    table = with_rows_tile(MatvecTile(lanes, 2, 2 * lanes))
     check_product(kernels, rng, weight, floats, tokens=2, table=table)
     assert any("lanes_subgroup" in kernel.label for kernel in kernels.all())
 
 
 def test_the_table_takes_the_last_entry_whose_minima_are_met() -> None:
-    small, wide, many = (linear.MatvecTile(1, n, 8) for n in (1, 2, 4))
+    small, wide, many = (MatvecTile(1, n, 8) for n in (1, 2, 4))
     tiles = ((1, linear.MatmulTile(16, 16, 4)), (17, linear.MatmulTile(32, 16, 4)))
-    table = linear.LinearTable(8, 8, ((1, 1, small), (1, 100, wide), (4, 50, many)), tiles)
-    assert table.matvec_tile(1, 99) is small
-    assert table.matvec_tile(1, 100) is wide
-    assert table.matvec_tile(4, 49) is small
-    assert table.matvec_tile(5, 100) is many
+    rows = ((1, 1, small), (1, 100, wide), (4, 50, many))
+    table = linear.LinearTable(dataclasses.replace(NARROW.matvec, rows=rows), tiles)
+    assert table.matvec.rows_tile(1, 99) is small
+    assert table.matvec.rows_tile(1, 100) is wide
+    assert table.matvec.rows_tile(4, 49) is small
+    assert table.matvec.rows_tile(5, 100) is many
     assert table.matmul_tile(16) is tiles[0][1]
     assert table.matmul_tile(17) is tiles[1][1]

@@ -9,47 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from .activations import QUANT_RUN as QUANT_RUN
+from .activations import QuantizedActivations as QuantizedActivations
+from .activations import activations as activations
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
+from .matvec import MatvecTable, default_matvec_table, matvec
 from .weights import FLOAT_TYPES as FLOAT_TYPES
 from .weights import WeightMatrix
 
-QUANT_RUN = 32
-"""Activations share one scale in runs of this many values."""
-
-
 _RUN_LANES = 64
 """Lanes a workgroup of the kernels whose lanes take one run or one unit each."""
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizedActivations:
-    """int8 activations (rows, width): a scale for every 32 values, and sums for weights with a minimum."""
-
-    q: Tensor  # u32 (rows, width / 4): four int8 a word
-    scales: Tensor  # f32 (rows, width / 16, 2): for each 16 values (scale, scale * their sum)
-
-    @property
-    def width(self) -> int:
-        return self.q.shape[1] * 4
-
-
-def activations(device: Device, rows: int, width: int) -> QuantizedActivations:
-    """Room for int8 activations of `rows` tokens, `width` a multiple of 32."""
-    assert width % QUANT_RUN == 0, width
-    return QuantizedActivations(
-        device.empty((rows, width // 4), "u32", "activations"),
-        device.empty((rows, width // 16, 2), "f32", "activation scales"),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class MatvecTile:
-    """`lanes` lanes share `rows` weight rows; `workgroup` lanes a workgroup."""
-
-    lanes: int
-    rows: int
-    workgroup: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +39,12 @@ class MatmulTile:
 class LinearTable:
     """Which kernel and tile serve a product, for a tuner to choose from.
 
-    Up to `matvec_tokens` tokens go through matvec, `matvec_group` (a power of two up to 8) at a time; more
-    go through matmul. In both lists the last entry whose minima are met is taken.
+    Up to `matvec.tokens` tokens go through matvec; more go through matmul, by the last entry whose minima
+    are met.
     """
 
-    matvec_tokens: int
-    matvec_group: int
-    matvec: tuple[tuple[int, int, MatvecTile], ...]  # least tokens, least weight rows
+    matvec: MatvecTable
     matmul: tuple[tuple[int, MatmulTile], ...]  # least tokens
-
-    def matvec_tile(self, tokens: int, rows: int) -> MatvecTile:
-        fitting = [tile for t, r, tile in self.matvec if t <= tokens and r <= rows]
-        return fitting[-1]
 
     def matmul_tile(self, tokens: int) -> MatmulTile:
         return [tile for t, tile in self.matmul if t <= tokens][-1]
@@ -95,19 +59,7 @@ MATMUL_TILES = (
 
 def default_table(device: Device) -> LinearTable:
     """A table by device kind, before any tuning."""
-    if device.info.is_software:
-        # A lane is a slot of a CPU vector and every load costs it the same: a lane keeps whole rows to
-        # itself, without reduction or barrier, and uses each load of x for four of them.
-        return LinearTable(1 << 30, 4, ((1, 1, MatvecTile(1, 4, 8)),), MATMUL_TILES)
-    lanes = device.subgroup_size or 32
-    workgroup = max(64, lanes)
-    matvec = (
-        (1, 1, MatvecTile(lanes, 1, workgroup)),
-        (1, 8192, MatvecTile(lanes, 2, workgroup)),
-        (3, 4096, MatvecTile(lanes, 2, workgroup)),
-        (3, 16384, MatvecTile(lanes, 4, workgroup)),
-    )
-    return LinearTable(16, 8, matvec, MATMUL_TILES)
+    return LinearTable(default_matvec_table(device), MATMUL_TILES)
 
 
 def quantize_q8(
@@ -224,47 +176,43 @@ def matmul(
     assert isinstance(x, Tensor) == is_float, (weight.type, x)
     assert y.shape[0] >= rows and y.shape[1] >= column + weight.rows, (y.shape, rows, column)
     assert bias is None or bias.shape == (weight.rows,), (bias, weight.rows)
+    if rows <= table.matvec.tokens:
+        return matvec(
+            kernels,
+            weight,
+            x,
+            y,
+            rows=rows,
+            count=count,
+            bias=bias,
+            accumulate=accumulate,
+            column=column,
+            table=table.matvec,
+        )
+    assert isinstance(x, Tensor) or x.norm is None, "only matvec finishes a norm"
     inputs = (x,) if isinstance(x, Tensor) else (x.q, x.scales)
-    includes = {
-        "weight": _weight_file(weight),
-        "bias": "no_bias" if bias is None else "bias",
-    }
-    if rows <= table.matvec_tokens:
-        tile = table.matvec_tile(rows, weight.rows)
-        tokens = min(table.matvec_group, 1 << (rows - 1).bit_length())
-        tile_rows = tile.workgroup // tile.lanes * tile.rows
-        includes["operand"] = "matvec_float" if is_float else "matvec_int8"
-        includes["lanes"] = _lanes(device, tile.lanes)
-        kernel = kernels.get(
-            "matvec",
-            includes,
-            LANES=tile.lanes,
-            ROWS=tile.rows,
-            WG=tile.workgroup,
-            M=tokens,
-            ACCUMULATE=accumulate,
-        )
-    else:
-        block = table.matmul_tile(rows)
-        tokens, tile_rows = block.tokens, block.rows
-        includes["operand"] = "tile_float" if is_float else "tile_int8"
-        kernel = kernels.get(
-            "matmul",
-            includes,
-            TILE_TOKENS=block.tokens,
-            TILE_ROWS=block.rows,
-            LANE_TOKENS=block.lane_tokens,
-            WG=block.workgroup,
-            ACCUMULATE=accumulate,
-        )
+    block = table.matmul_tile(rows)
+    kernel = kernels.get(
+        "matmul",
+        {
+            "weight": _weight_file(weight),
+            "bias": "no_bias" if bias is None else "bias",
+            "operand": "tile_float" if is_float else "tile_int8",
+        },
+        TILE_TOKENS=block.tokens,
+        TILE_ROWS=block.rows,
+        LANE_TOKENS=block.lane_tokens,
+        WG=block.workgroup,
+        ACCUMULATE=accumulate,
+    )
     dispatches = []
     for part in weight.parts:
-        gx, gz = _fold(-(-part.rows // tile_rows), device.max_grid)
+        gx, gz = _fold(-(-part.rows // block.rows), device.max_grid)
         dispatches.append(
             kernels.dispatch(
                 kernel,
                 [*part.tensors, *inputs, *([] if bias is None else [bias]), count, y],
-                (gx, -(-rows // tokens), gz),
+                (gx, -(-rows // block.tokens), gz),
                 units=_units(weight),
                 num_rows=part.rows,
                 first_row=part.first_row,
@@ -283,12 +231,6 @@ def _units(weight: WeightMatrix) -> int:
 
 def _weight_file(weight: WeightMatrix) -> str:
     return weight.type.name.lower()
-
-
-def _lanes(device: Device, lanes: int) -> str:
-    if lanes == 1:
-        return "lanes_single"
-    return "lanes_subgroup" if lanes == device.subgroup_size else "lanes_workgroup"
 
 
 def _fold(n: int, limit: int) -> tuple[int, int]:

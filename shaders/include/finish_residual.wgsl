@@ -1,0 +1,61 @@
+// matvec's products added to the residual, which goes on as int8 for the next RMS norm's reader.
+//
+// hidden  [tokens, num_rows] f32, in and out     norm_weight [num_rows] f32: the next norm's
+// out_q, out_scales  hidden * norm_weight as in quantize_q8: 1 / rms is left to the reader (include/norm_ahead.wgsl)
+// out_squares [tokens, num_rows / 32] f32: sums of squares of hidden
+// A tile's rows are whole runs of 32.
+@group(0) @binding(6) var<storage, read_write> hidden: array<vec4<f32>>;
+@group(0) @binding(7) var<storage, read> norm_weight: array<vec4<f32>>;
+@group(0) @binding(8) var<storage, read_write> out_q: array<u32>;
+@group(0) @binding(9) var<storage, read_write> out_scales: array<vec4<f32>>;
+@group(0) @binding(10) var<storage, read_write> out_squares: array<f32>;
+const TILE_QUADS = TILE_ROWS / 4u;
+const QUADS = M * TILE_QUADS;
+const RUNS_EACH = TILE_ROWS / 32u;
+#include "include/quantize_tile.wgsl"
+var<workgroup> quad_squares: array<f32, QUADS>;
+
+fn weight_row(tile: u32, local: u32) -> u32 { return tile * TILE_ROWS + local; }
+
+fn start_row(row: u32, token: u32) -> f32 {
+  return hidden[(min(token, params.tokens - 1u) * params.num_rows + row) / 4u][row % 4u];
+}
+
+fn start(tile: u32, local: u32, token: u32) -> vec4<f32> {
+  let row = weight_row(tile, local);
+  var v = vec4<f32>(start_row(row, token), 0.0, 0.0, 0.0);
+  if (ROWS > 1u) { v.y = start_row(row + 1u, token); }
+  if (ROWS > 2u) {
+    v.z = start_row(row + 2u, token);
+    v.w = start_row(row + 3u, token);
+  }
+  return v;
+}
+
+fn keep(total: vec4<f32>, tile: u32, local: u32, first: u32, index: u32, live: u32) {
+  let i = index * TILE_ROWS + local;
+  quads[i / 4u][i % 4u] = total.x;
+  if (ROWS > 1u) { quads[i / 4u][i % 4u + 1u] = total.y; }
+  if (ROWS > 2u) { quads[i / 4u] = total; }
+}
+
+fn finish_tile(tile: u32, first: u32, live: u32, thread: u32) {
+  workgroupBarrier();
+  let row_quads = params.num_rows / 4u;
+  for (var i = thread; i < QUADS; i += WG) {
+    let token = first + i / TILE_QUADS;
+    let quad = tile * TILE_QUADS + i % TILE_QUADS;
+    let v = quads[i];
+    if (token < live) { hidden[token * row_quads + quad] = v; }
+    quad_squares[i] = dot(v, v);
+    quads[i] = v * norm_weight[quad];
+  }
+  let row_runs = params.num_rows / 32u;
+  let places = Places(first * row_runs + tile * RUNS_EACH, row_runs, (max(live, first) - first) * RUNS_EACH);
+  quantize_tile(places, thread);
+  for (var r = thread; r < QUADS / 8u; r += WG) {
+    var sum = 0.0;
+    for (var i = 8u * r; i < 8u * r + 8u; i++) { sum += quad_squares[i]; }
+    if (r < places.live) { out_squares[place_of(places, r)] = sum; }
+  }
+}

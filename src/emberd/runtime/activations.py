@@ -1,0 +1,59 @@
+"""int8 activations on the GPU: what quantizing kernels write and products of quant types read.
+
+Knows tensors; no weights and no kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .device import Device, Tensor
+
+QUANT_RUN = 32
+"""Activations share one scale in runs of this many values."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingNorm:
+    """The part of an RMS norm that the reader of the activations has to add: 1 / rms of each row."""
+
+    squares: Tensor  # f32 (rows, width / 32): sums of squares before the norm
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedActivations:
+    """int8 activations (rows, width): a scale for every 32 values, and sums for weights with a minimum."""
+
+    q: Tensor  # u32 (rows, width / 4): four int8 a word
+    scales: Tensor  # f32 (rows, width / 16, 2): for each 16 values (scale, scale * their sum)
+    norm: PendingNorm | None = None  # None: the values are final
+
+    @property
+    def width(self) -> int:
+        return self.q.shape[1] * 4
+
+    def first_rows(self, rows: int) -> QuantizedActivations:
+        """The first `rows` rows, without a copy."""
+        norm = self.norm and replace(self.norm, squares=_first_rows(self.norm.squares, rows))
+        return QuantizedActivations(_first_rows(self.q, rows), _first_rows(self.scales, rows), norm)
+
+
+def activations(
+    device: Device, rows: int, width: int, pending_eps: float | None = None
+) -> QuantizedActivations:
+    """Room for int8 activations of `rows` tokens, `width` a multiple of 32; with `pending_eps` for sums of squares too."""
+    assert width % QUANT_RUN == 0, width
+    norm = None
+    if pending_eps is not None:
+        squares = device.empty((rows, width // QUANT_RUN), "f32", "activation squares")
+        norm = PendingNorm(squares, pending_eps)
+    return QuantizedActivations(
+        device.empty((rows, width // 4), "u32", "activations"),
+        device.empty((rows, width // 16, 2), "f32", "activation scales"),
+        norm,
+    )
+
+
+def _first_rows(tensor: Tensor, rows: int) -> Tensor:
+    return Tensor(tensor.buffer, (rows, *tensor.shape[1:]), tensor.dtype, tensor.offset)

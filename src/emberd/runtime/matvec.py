@@ -1,0 +1,268 @@
+"""Products of few tokens with a weight matrix, alone or with what follows them in one dispatch.
+
+The fused forms write what their reader needs: the residual with the next norm's int8 input, or the
+gated activation in int8. Knows tensors and weight types; no layer, no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from .activations import QUANT_RUN, QuantizedActivations
+from .compose import Constant
+from .device import Device, Tensor
+from .kernel import Dispatch, Kernels
+from .weights import WeightMatrix, WeightPart
+
+MAX_GROUP = 8
+"""Most tokens that a workgroup multiplies with the weights it reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatvecTile:
+    """`lanes` lanes share `rows` weight rows, `units` units of each in flight; `workgroup` lanes a workgroup."""
+
+    lanes: int
+    rows: int
+    workgroup: int
+    units: int = 1
+
+    @property
+    def tile_rows(self) -> int:
+        """Weight rows of a workgroup."""
+        return self.workgroup // self.lanes * self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class MatvecTable:
+    """Which tile serves a product, for a tuner to choose from. In a list the last entry whose minima are met is taken.
+
+    Up to `tokens` tokens go through matvec, `group` (a power of two up to 8) at a time. A tile of `output`
+    holds whole runs of 32 weight rows, one of `gate_up` whole runs of 64.
+    """
+
+    tokens: int
+    group: int
+    rows: tuple[tuple[int, int, MatvecTile], ...]  # least tokens, least weight rows
+    output: tuple[tuple[int, MatvecTile], ...]  # least tokens
+    gate_up: tuple[tuple[int, MatvecTile], ...]  # least tokens
+
+    def rows_tile(self, tokens: int, rows: int) -> MatvecTile:
+        return [tile for t, r, tile in self.rows if t <= tokens and r <= rows][-1]
+
+    def output_tile(self, tokens: int) -> MatvecTile:
+        return [tile for t, tile in self.output if t <= tokens][-1]
+
+    def gate_up_tile(self, tokens: int) -> MatvecTile:
+        return [tile for t, tile in self.gate_up if t <= tokens][-1]
+
+    def group_of(self, tokens: int) -> int:
+        """The kernels' constant M: tokens of a workgroup."""
+        return min(self.group, 1 << (tokens - 1).bit_length())
+
+
+def default_matvec_table(device: Device) -> MatvecTable:
+    """A table by device kind, before any tuning."""
+    if device.info.is_software:
+        # A lane is a slot of a CPU vector and every load costs it the same: a lane keeps whole rows to
+        # itself, without reduction or barrier, and uses each load of x for four of them.
+        return MatvecTable(
+            tokens=1 << 30,
+            group=4,
+            rows=((1, 1, MatvecTile(1, 4, 8)),),
+            output=((1, MatvecTile(1, 4, 8)),),
+            gate_up=((1, MatvecTile(1, 4, 16)),),
+        )
+    lanes = device.subgroup_size or 32
+    workgroup = max(64, lanes)
+    return MatvecTable(
+        tokens=16,
+        group=8,
+        rows=(
+            (1, 1, MatvecTile(lanes, 1, workgroup, 2)),
+            (1, 8192, MatvecTile(lanes, 2, workgroup, 2)),
+            (3, 4096, MatvecTile(lanes, 2, workgroup)),
+            (3, 16384, MatvecTile(lanes, 4, workgroup)),
+        ),
+        output=((1, _whole_runs(lanes, 2, 32, 2)), (3, _whole_runs(lanes, 2, 32))),
+        gate_up=((1, _whole_runs(lanes, 4, 64, 2)), (3, _whole_runs(lanes, 4, 64))),
+    )
+
+
+def _whole_runs(lanes: int, rows: int, tile_rows: int, units: int = 1) -> MatvecTile:
+    """A tile of `tile_rows` weight rows, or as few more as a workgroup of 64 lanes takes."""
+    workgroup = max(64, lanes * tile_rows // rows)
+    return MatvecTile(lanes, rows, workgroup, units)
+
+
+def can_fuse_output(table: MatvecTable, weight: WeightMatrix, tokens: int) -> bool:
+    """Whether `output_quantize` serves this product."""
+    return _can_fuse(table, weight, tokens, table.output_tile(tokens))
+
+
+def can_fuse_gate_up(table: MatvecTable, weight: WeightMatrix, tokens: int) -> bool:
+    """Whether `gate_up_quantize` serves this product."""
+    return _can_fuse(table, weight, tokens, table.gate_up_tile(tokens))
+
+
+def _can_fuse(table: MatvecTable, weight: WeightMatrix, tokens: int, tile: MatvecTile) -> bool:
+    whole = weight.is_quantized and len(weight.parts) == 1
+    return whole and tokens <= table.tokens and weight.rows % tile.tile_rows == 0
+
+
+def matvec(
+    kernels: Kernels,
+    weight: WeightMatrix,
+    x: QuantizedActivations | Tensor,
+    y: Tensor,
+    *,
+    rows: int,
+    count: Tensor,
+    bias: Tensor | None,
+    accumulate: bool,
+    column: int,
+    table: MatvecTable,
+) -> list[Dispatch]:
+    """`linear.matmul` for up to `table.tokens` tokens; x may still lack a norm's 1 / rms."""
+    pending = isinstance(x, QuantizedActivations) and x.norm is not None
+    assert not (pending and accumulate)
+    includes = {"finish": "finish_rows", "bias": "no_bias" if bias is None else "bias"}
+    outputs = [*([] if bias is None else [bias]), count, y]
+    tile = table.rows_tile(rows, weight.rows)
+    return [
+        _dispatch(
+            kernels,
+            weight,
+            part,
+            x,
+            outputs,
+            tile,
+            includes,
+            tokens=rows,
+            group=table.group_of(rows),
+            column=column,
+            y_width=y.shape[1],
+            ACCUMULATE=accumulate,
+        )
+        for part in weight.parts
+    ]
+
+
+def output_quantize(
+    kernels: Kernels,
+    weight: WeightMatrix,
+    x: QuantizedActivations,
+    hidden: Tensor,
+    norm_weight: Tensor,
+    out: QuantizedActivations,
+    *,
+    rows: int,
+    count: Tensor,
+    table: MatvecTable,
+) -> Dispatch:
+    """hidden (rows, weight.rows) += x times `weight`; out = hidden * norm_weight in int8, its 1 / rms pending."""
+    assert out.norm is not None and x.norm is None
+    assert hidden.shape == (rows, weight.rows) and norm_weight.shape == (weight.rows,), hidden
+    assert out.width == weight.rows and out.q.shape[0] >= rows, out.q
+    assert can_fuse_output(table, weight, rows), weight
+    outputs = [count, hidden, norm_weight, out.q, out.scales, out.norm.squares]
+    tile = table.output_tile(rows)
+    assert tile.tile_rows % QUANT_RUN == 0, tile
+    return _dispatch(
+        kernels,
+        weight,
+        weight.parts[0],
+        x,
+        outputs,
+        tile,
+        {"finish": "finish_residual"},
+        tokens=rows,
+        group=table.group_of(rows),
+    )
+
+
+def gate_up_quantize(
+    kernels: Kernels,
+    weight: WeightMatrix,
+    x: QuantizedActivations,
+    out: QuantizedActivations,
+    *,
+    rows: int,
+    count: Tensor,
+    activation: Literal["silu", "gelu"],
+    table: MatvecTable,
+) -> Dispatch:
+    """out (rows, weight.rows / 2) = activation(x times gate) * (x times up) in int8; `weight` holds gate, then up."""
+    assert out.width == weight.rows // 2 and out.q.shape[0] >= rows and out.norm is None, out.q
+    assert can_fuse_gate_up(table, weight, rows), weight
+    tile = table.gate_up_tile(rows)
+    assert tile.rows > 1 and tile.tile_rows % (2 * QUANT_RUN) == 0, tile
+    return _dispatch(
+        kernels,
+        weight,
+        weight.parts[0],
+        x,
+        [count, out.q, out.scales],
+        tile,
+        {"finish": "finish_gate_up"},
+        tokens=rows,
+        group=table.group_of(rows),
+        GELU=activation == "gelu",
+    )
+
+
+def _dispatch(
+    kernels: Kernels,
+    weight: WeightMatrix,
+    part: WeightPart,
+    x: QuantizedActivations | Tensor,
+    outputs: Sequence[Tensor],
+    tile: MatvecTile,
+    includes: dict[str, str],
+    *,
+    tokens: int,
+    group: int,
+    column: int = 0,
+    y_width: int = 0,
+    **constants: Constant,
+) -> Dispatch:
+    norm = None if isinstance(x, Tensor) else x.norm
+    inputs = (x,) if isinstance(x, Tensor) else (x.q, x.scales)
+    kernel = kernels.get(
+        "matvec",
+        {
+            "weight": weight.type.name.lower(),
+            "operand": "matvec_int8" if weight.is_quantized else "matvec_float",
+            "norm": "norm_done" if norm is None else "norm_ahead",
+            "lanes": _lanes(kernels.device, tile.lanes),
+            **includes,
+        },
+        LANES=tile.lanes,
+        ROWS=tile.rows,
+        UNITS=tile.units,
+        WG=tile.workgroup,
+        M=group,
+        **constants,
+    )
+    tiles = -(-part.rows // tile.tile_rows)
+    folds = -(-tiles // kernels.device.max_grid)
+    return kernels.dispatch(
+        kernel,
+        [*part.tensors, *inputs, *outputs, *([] if norm is None else [norm.squares])],
+        (-(-tiles // folds), -(-tokens // group), folds),
+        units=weight.cols // (32 if weight.is_quantized else 8),
+        num_rows=part.rows,
+        first_row=part.first_row,
+        column=column + part.first_row,
+        y_width=y_width,
+        tokens=tokens,
+        eps=0.0 if norm is None else norm.eps,
+    )
+
+
+def _lanes(device: Device, lanes: int) -> str:
+    if lanes == 1:
+        return "lanes_single"
+    return "lanes_subgroup" if lanes == device.subgroup_size else "lanes_workgroup"
