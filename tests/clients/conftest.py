@@ -11,7 +11,7 @@ from daemon import Daemon, running_daemon
 from tiny_gguf import random_model, script_model
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """`script` says "A B C D E F G" after "1" and goes on for ever after "2"; `random` says anything."""
     folder: Path = tmp_path_factory.mktemp("clients")

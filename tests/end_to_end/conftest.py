@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chain_models import CHAIN_TOKEN_BYTES, SMALL_POOL_TOKENS, write_choices, write_scripts
 
+from chain_models import CHAIN_TOKEN_BYTES, SMALL_POOL_TOKENS, write_choices, write_scripts
 from daemon import Daemon, running_daemon
 from tiny_gguf import SURE, random_model
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Models by name: `script`, `random`, `four` equal successors, `three` of logits 2, 1, 0."""
     folder = tmp_path_factory.mktemp("models")
@@ -23,7 +23,7 @@ def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def daemon(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """The daemon that most tests use; contexts of 4096 tokens."""
     folder = tmp_path_factory.mktemp("daemon")
@@ -31,7 +31,7 @@ def daemon(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def small_daemon(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """Room for 4 sequences; 512 tokens of KV for `script`, 1024 for `random`."""
     folder = tmp_path_factory.mktemp("small-daemon")

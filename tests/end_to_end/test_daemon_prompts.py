@@ -16,6 +16,8 @@ from daemon import Daemon
 from dialects import CHAT, COMPLETION, OLLAMA_CHAT, OLLAMA_GENERATE, Json, ask, refused
 from tiny_gguf import BOS, EOS, SURE, chain_model
 
+pytestmark = pytest.mark.slow
+
 EOT_NAME, HEADER, END_HEADER = "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"
 FIRST_CONTROL = 256
 CONTROL_IDS = {FIRST_CONTROL: EOT_NAME, FIRST_CONTROL + 1: HEADER, FIRST_CONTROL + 2: END_HEADER}

@@ -38,6 +38,7 @@ def test_k13_closing_a_stream_ends_it(daemon: Daemon, route: str) -> None:
     wait_until(lambda: ended(daemon), ENDED_SECONDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
 def test_k13_hanging_up_on_a_whole_reply_ends_it(daemon: Daemon, route: str) -> None:
     """K13, C8: without a stream too."""

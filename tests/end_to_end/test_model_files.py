@@ -16,6 +16,8 @@ from daemon import Daemon, running_daemon
 from dialects import CHAT, COMPLETION, ROUTES, ask, body, refused
 from tiny_gguf import VOCAB_SIZE, random_model, script_model
 
+pytestmark = pytest.mark.slow
+
 WIDTH = 256
 MAX_GROWTH = 100 << 20
 """Bytes by which refusing a file may raise the daemon's peak memory."""
@@ -32,7 +34,6 @@ def peak_memory(pid: int) -> int:
 # K25
 
 
-@pytest.mark.slow
 def test_k25_shared_embeddings(daemon: Daemon, models_dir: Path, rng: np.random.Generator) -> None:
     """K25: without output.weight the embedding serves, counted once; with it, that one serves."""
     embedding, other = rng.normal(0, 0.1, (2, VOCAB_SIZE, WIDTH)).astype(np.float32)
@@ -203,7 +204,6 @@ def test_case_files_that_must_be_refused(
 
 
 @pytest.mark.cases
-@pytest.mark.slow
 def test_case_files_that_may_load(case_daemon: tuple[Daemon, list[dict[str, Any]]]) -> None:
     """Valid ones generate; of the others a refusal is fine, a 500 is not; raw prompts do without a template."""
     daemon, cases = case_daemon
