@@ -27,6 +27,10 @@ def serve(config: Config) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     store = ModelStore(config.models_dir, config.cache_dir)
     names = [store.register(entry) for entry in config.models]
+    if config.device not in ("auto", "cpu"):
+        from ..runtime.device import choose_adapter
+
+        choose_adapter(config.device)  # said now, not by the first request
 
     from ..gateway.server import run_server
 
