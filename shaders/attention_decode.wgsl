@@ -1,28 +1,31 @@
-// attention_decode: one query token a row against its KV blocks, the context divided over splits
+// attention_decode: one new token a row: rotates its heads, writes its key and value to the cache, and attends
 //
-// q       [T, num_heads, HEAD_DIM] f32; row r's query is token r
-// k_cache, v_cache  [num_slots, num_kv_heads, HEAD_DIM / 2] u32: pairs of f16
-// block_tables [rows, table_width] i32     context_lens [rows] i32, the query's own key included
+// qk, v   [T, row width] f32 as projected: q then k heads; v heads from column v_column on. Row r's token is token r
+// k_cache, v_cache  [num_slots, num_kv_heads, HEAD_DIM / 2] u32: pairs of f16, in and out
+// block_tables [rows, table_width] i32     context_lens [rows] i32, the new token included: it is the last position
+// cos, sin  [P, rope_dim / 2] f32     q_norm, k_norm [HEAD_DIM] f32 (with head_norms only)
 // count   [1] u32: decode rows     params.window 0: no window
-// split_sums [rows, num_heads, splits, HEAD_DIM + KV_DIMS] f32, out: sum of weighted values, then max and sum of weights
-// y       [T, num_heads, HEAD_DIM] f32, out: written here when one split is in use, else by attention_decode_merge
+// out     attended values as ${target} says: partial sums for attention_decode_merge, or all there is with one split
 // grid    (splits, num_kv_heads * ceil(group / 4), rows); a workgroup serves four query heads of one kv head
-// HEAD_DIM, WG (lanes, and keys a tile; HEAD_DIM / KV_DIMS <= WG): const     kv: kv_wide or kv_narrow
+// HEAD_DIM, HALVES, WG (lanes, and keys a tile; HEAD_DIM / KV_DIMS <= WG): const     kv: kv_wide or kv_narrow
 //
+// The new key is scored first, by every lane alike, from workgroup memory: the cache is read only for older ones.
 // A lane scores one key for all four heads (no reduction), then takes one Kv of dims of a few keys' values.
 // Four heads are a vec4 and the columns of a matrix, so nothing relies on the compiler unrolling arrays.
 struct Params {
-  num_heads: u32, num_kv_heads: u32, block_size: u32, table_width: u32, window: u32, splits: u32, scale: f32
+  num_heads: u32, num_kv_heads: u32, block_size: u32, table_width: u32, window: u32, splits: u32,
+  qk_width: u32, v_width: u32, v_column: u32, rope_dim: u32, scale: f32, eps: f32
 }
-@group(0) @binding(0) var<storage, read> q: array<Kv>;
-@group(0) @binding(1) var<storage, read> k_cache: array<KvWord>;
-@group(0) @binding(2) var<storage, read> v_cache: array<KvWord>;
-@group(0) @binding(3) var<storage, read> block_tables: array<i32>;
-@group(0) @binding(4) var<storage, read> context_lens: array<i32>;
-@group(0) @binding(5) var<storage, read> count: array<u32>;
-@group(0) @binding(6) var<storage, read_write> split_sums: array<Kv>;
-@group(0) @binding(7) var<storage, read_write> y: array<Kv>;
-@group(0) @binding(8) var<uniform> params: Params;
+@group(0) @binding(0) var<storage, read> qk: array<f32>;
+@group(0) @binding(1) var<storage, read> v: array<f32>;
+@group(0) @binding(2) var<storage, read_write> k_cache: array<KvWord>;
+@group(0) @binding(3) var<storage, read_write> v_cache: array<KvWord>;
+@group(0) @binding(4) var<storage, read> block_tables: array<i32>;
+@group(0) @binding(5) var<storage, read> context_lens: array<i32>;
+@group(0) @binding(6) var<storage, read> cos_table: array<f32>;
+@group(0) @binding(7) var<storage, read> sin_table: array<f32>;
+@group(0) @binding(10) var<storage, read> count: array<u32>;
+@group(0) @binding(14) var<uniform> params: Params;
 #include "include/${kv}.wgsl"
 #include "include/splits.wgsl"
 
@@ -30,12 +33,32 @@ const WORDS = HEAD_DIM / KV_DIMS;
 const STEPS = (WORDS + 3u) / 4u; // keys are read four words at a time
 const KEY_GROUPS = WG / WORDS; // lanes that share a word's dims, each with other keys
 const PARTS = 16u; // partial results in a reduction over keys
+const HEADS_TOGETHER = 4u;
+const KEY_HEAD = HEADS_TOGETHER; // the new key's place behind the query heads
 const NEG_LARGE = -3.0e38;
+var<workgroup> heads: array<f32, (HEADS_TOGETHER + 1u) * HEAD_DIM>; // the four query heads and the new key, as projected, then normed
 var<workgroup> query: array<KvFour, STEPS * 4u>; // columns: heads
+var<workgroup> new_key: array<Kv, STEPS * 4u>;
 var<workgroup> weights: array<vec4<f32>, WG>; // scores, then weights, of the tile's keys
 var<workgroup> parts: array<vec4<f32>, PARTS>;
 var<workgroup> rows_of: array<u32, WG>; // each key's first word in the caches
 var<workgroup> sums: array<KvFour, WG>;
+#include "include/rotate.wgsl"
+#include "include/${head_norms}.wgsl"
+#include "include/${target}.wgsl"
+
+fn slot_row(row: u32, position: u32, kv_head: u32) -> u32 {
+  let block = block_tables[row * params.table_width + position / params.block_size];
+  let slot = u32(block) * params.block_size + position % params.block_size;
+  return (slot * params.num_kv_heads + kv_head) * WORDS;
+}
+
+fn rotated_kv(base: u32, w: u32, table_row: u32) -> Kv {
+  let i = w * KV_DIMS;
+  return kv_from(
+    rotated(base, i, table_row), rotated(base, i + 1u, table_row),
+    rotated(base, i + 2u, table_row), rotated(base, i + 3u, table_row));
+}
 
 fn scores_of(key_row: u32) -> vec4<f32> {
   var score = vec4<f32>();
@@ -51,11 +74,19 @@ fn scores_of(key_row: u32) -> vec4<f32> {
   return score;
 }
 
+fn score_of_new() -> vec4<f32> {
+  var score = vec4<f32>();
+  for (var w = 0u; w < WORDS; w++) { score += new_key[w] * query[w]; }
+  return score;
+}
+
 @compute @workgroup_size(WG)
 fn attention_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
   let row = group.z;
-  if (row >= count[0]) { return; }
-  let share = share_of(group.x, u32(context_lens[row]));
+  let rows = count[0];
+  let context = u32(context_lens[row]);
+  if (row >= rows) { return; }
+  let share = share_of(group.x, context);
   if (group.x >= share.live) { return; }
 
   let heads_each = params.num_heads / params.num_kv_heads;
@@ -63,29 +94,58 @@ fn attention_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invo
   let first = group.y / params.num_kv_heads * 4u; // within the kv head's query heads
   let first_head = kv_head * heads_each + first;
   let num_heads = min(4u, heads_each - first);
+  let newest = context - 1u;
+  let has_new = group.x + 1u == share.live; // the last split
+  let qk_row = row * params.qk_width;
+  let v_row = row * params.v_width + params.v_column + kv_head * HEAD_DIM;
+  for (var i = lane; i < 5u * HEAD_DIM; i += WG) {
+    let head = i / HEAD_DIM;
+    var source = first_head + min(head, num_heads - 1u);
+    if (head == KEY_HEAD) { source = params.num_heads + kv_head; }
+    heads[i] = qk[qk_row + source * HEAD_DIM + i % HEAD_DIM];
+  }
+  workgroupBarrier();
+  normalize_heads(lane);
+  let table_row = newest * (params.rope_dim / 2u);
   for (var i = lane; i < STEPS * 16u; i += WG) {
     let w = i / 4u;
     let column = i % 4u;
     var value = Kv();
-    if (w < WORDS && column < num_heads) {
-      value = q[(row * params.num_heads + first_head + column) * WORDS + w] * params.scale;
-    }
+    if (w < WORDS && column < num_heads) { value = rotated_kv(column * HEAD_DIM, w, table_row) * params.scale; }
     query[w][column] = value;
   }
-
+  let new_row = slot_row(row, newest, kv_head);
   let word = lane % WORDS;
   let key_group = lane / WORDS;
+  var new_value = Kv();
+  if (has_new) {
+    let i = v_row + word * KV_DIMS;
+    let v_word = kv_pack(kv_from(v[i], v[i + 1u], v[i + 2u], v[i + 3u]));
+    new_value = kv_unpack(v_word);
+    if (lane < WORDS) {
+      let k_word = kv_pack(rotated_kv(KEY_HEAD * HEAD_DIM, word, table_row));
+      new_key[word] = kv_unpack(k_word);
+      if (first == 0u) {
+        k_cache[new_row + word] = k_word;
+        v_cache[new_row + word] = v_word;
+      }
+    }
+  }
+  workgroupBarrier(); // query and new key are there
+
   var sum = KvFour();
   var most = vec4<f32>(NEG_LARGE);
   var total = vec4<f32>(); // of this lane's keys
-  for (var tile = share.begin; tile < share.end; tile += WG) {
-    let num_keys = min(WG, share.end - tile);
-    let position = tile + min(lane, num_keys - 1u);
-    let block = block_tables[row * params.table_width + position / params.block_size];
-    let slot = u32(block) * params.block_size + position % params.block_size;
-    let key_row = (slot * params.num_kv_heads + kv_head) * WORDS;
+  if (has_new) {
+    most = score_of_new();
+    if (lane == 0u) { total = vec4<f32>(1.0); }
+    if (key_group == 0u) { sum = KvFour(new_value, new_value, new_value, new_value); }
+  }
+  let end = min(share.end, newest);
+  for (var tile = share.begin; tile < end; tile += WG) {
+    let num_keys = min(WG, end - tile);
+    let key_row = slot_row(row, tile + min(lane, num_keys - 1u), kv_head);
     rows_of[lane] = key_row;
-    workgroupBarrier(); // the query is there; the last tile's values are read
     var score = vec4<f32>(NEG_LARGE);
     if (lane < num_keys) { score = scores_of(key_row); }
     weights[lane] = score;
@@ -114,7 +174,7 @@ fn attention_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invo
           weights[key], weights[key + 1u], weights[key + 2u], weights[key + 3u]));
       }
     }
-    workgroupBarrier();
+    workgroupBarrier(); // the tile's values are read
   }
 
   sums[lane] = sum;
@@ -128,23 +188,13 @@ fn attention_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invo
   workgroupBarrier();
   var total_all = vec4<f32>();
   for (var i = 0u; i < PARTS; i++) { total_all += parts[i]; }
+  let head_row = row * params.num_heads + first_head;
   for (var i = lane; i < num_heads * WORDS; i += WG) {
     let column = i / WORDS;
     let w = i % WORDS;
     var value = Kv();
     for (var g = 0u; g < KEY_GROUPS; g++) { value += sums[g * WORDS + w][column]; }
-    let head_row = row * params.num_heads + first_head + column;
-    if (share.live == 1u) {
-      y[head_row * WORDS + w] = value / total_all[column];
-    } else {
-      let entry = (head_row * params.splits + group.x) * (WORDS + 1u);
-      split_sums[entry + w] = value;
-      if (w == 0u) {
-        var state = Kv();
-        state.x = most[column];
-        state.y = total_all[column];
-        split_sums[entry + WORDS] = state;
-      }
-    }
+    attended(value, column, w, head_row, group.x, most[column], total_all[column]);
   }
+  finish_attended(head_row, num_heads, lane);
 }

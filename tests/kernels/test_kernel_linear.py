@@ -7,12 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as GGMLType
-
-from emberd.runtime import linear
-from emberd.runtime.device import Device
-from emberd.runtime.kernel import Kernels
-from emberd.runtime.matvec import MatvecTile
-from emberd.runtime.weights import upload_matrix
 from linear_cases import (
     ALL_TYPES,
     NARROW,
@@ -22,6 +16,12 @@ from linear_cases import (
     with_rows_tile,
     with_subgroups,
 )
+
+from emberd.runtime import linear
+from emberd.runtime.device import Device
+from emberd.runtime.kernel import Kernels
+from emberd.runtime.matvec import MatvecTile
+from emberd.runtime.weights import upload_matrix
 
 pytestmark = pytest.mark.device
 
