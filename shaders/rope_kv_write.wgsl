@@ -25,6 +25,7 @@ struct Params {
 @group(0) @binding(13) var<uniform> params: Params;
 const WORDS = HEAD_DIM / 2u;
 var<workgroup> heads: array<f32, HEAD_DIM>; // one
+fn head_value(i: u32) -> f32 { return heads[i]; }
 #include "include/rotate.wgsl"
 #include "include/${head_norm}.wgsl"
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from linear_cases import with_subgroups
 from numpy.typing import NDArray
 
 from emberd.errors import DeviceError
@@ -234,9 +235,10 @@ def test_attention_decode_to_int8(
     _decode(kernels, rng, shape, window=0, splits=splits, int8=True)
 
 
-def test_attention_decode_with_the_lanes_of_a_gpu(
-    kernels: Kernels, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+def test_attention_decode_by_subgroups_with_the_lanes_of_a_gpu(
+    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    kernels = Kernels(with_subgroups(device))
     monkeypatch.setattr(ops, "_decode_lanes", lambda *_: 256)
     _decode(kernels, rng, (8, 2, 64), window=0, splits=1, int8=True)
     _decode(kernels, rng, (8, 2, 64), window=100, splits=1)

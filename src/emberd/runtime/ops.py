@@ -239,17 +239,20 @@ def attention_decode(
     else:
         assert head_dim % 32 == 0 and y.width == num_heads * head_dim, y
         target, out = "attended_int8", (y.q, y.scales)
+    subgroup = kernels.device.subgroup_size
     kernel = kernels.get(
         "attention_decode",
         {
             "kv": kv,
-            "head_norms": "head_norms" if rotation.norms else "head_norms_none",
+            "heads": "heads_normed" if rotation.norms else "heads_plain",
+            "reduce": "reduce4_subgroup" if subgroup else "reduce4",
             "target": target if splits == 1 else "attended_split",
         },
         HEAD_DIM=head_dim,
         HALVES=rotation.pairing == "halves",
         WG=_decode_lanes(kernels.device, head_dim, splits),
         SPLIT_TOKENS=_SPLIT_TOKENS,
+        **({"SUBGROUP": subgroup} if subgroup else {}),
     )
     head_groups = -(-(num_heads // num_kv_heads) // _HEADS_TOGETHER)
     caches, places = (k_cache, v_cache), (block_tables, context_lens)
@@ -290,7 +293,7 @@ def attention_decode(
 
 def _decode_lanes(device: Device, head_dim: int, splits: int) -> int:
     """Lanes, and keys a tile: more where one workgroup has a whole context, if workgroup memory allows."""
-    wide = splits == 1 and head_dim <= 128 and not device.info.is_software
+    wide = splits == 1 and head_dim <= 128 and device.subgroup_size is not None
     return 256 if wide and device.max_workgroup_size >= 256 else 128
 
 

@@ -1,11 +1,18 @@
-// normalize_heads: rms norm of attention_decode's four query heads by q_norm, and of its new key by k_norm.
-// Every lane calls it, `heads` being filled; ends in a barrier.
+// Heads of attention_decode after rms norm: the query heads by q_norm, the new key by k_norm, in workgroup memory.
+// Every lane calls prepare_heads, which ends in a barrier.
 @group(0) @binding(8) var<storage, read> q_norm: array<f32>;
 @group(0) @binding(9) var<storage, read> k_norm: array<f32>;
 const NORM_PARTS = 8u; // partial sums of squares a head
+var<workgroup> heads: array<f32, 5u * HEAD_DIM>;
 var<workgroup> norm_parts: array<f32, 5u * NORM_PARTS>;
 
-fn normalize_heads(lane: u32) {
+fn prepare_heads(first_query: u32, num_heads: u32, key_head: u32, lane: u32) {
+  for (var i = lane; i < 5u * HEAD_DIM; i += WG) {
+    var place = first_query + min(i / HEAD_DIM, num_heads - 1u) * HEAD_DIM;
+    if (i / HEAD_DIM == KEY_HEAD) { place = key_head; }
+    heads[i] = qk[place + i % HEAD_DIM];
+  }
+  workgroupBarrier();
   for (var p = lane; p < 5u * NORM_PARTS; p += WG) {
     let base = p / NORM_PARTS * HEAD_DIM;
     var sum = 0.0;
@@ -23,3 +30,6 @@ fn normalize_heads(lane: u32) {
   }
   workgroupBarrier();
 }
+
+fn head_base(head: u32, place: u32) -> u32 { return head * HEAD_DIM; }
+fn head_value(i: u32) -> f32 { return heads[i]; }
