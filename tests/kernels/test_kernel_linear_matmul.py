@@ -41,7 +41,7 @@ def test_every_tile(
     device: Device, kernels: Kernels, rng: np.random.Generator, kind: GGMLType, tile: MatmulTile
 ) -> None:
     """With rows, tokens and columns that end within a tile."""
-    if tile.memory > device.max_workgroup_bytes:
+    if not tile.fits(device):
         pytest.skip(f"{device.name} has {device.max_workgroup_bytes} bytes of workgroup memory")
     raw, floats = random_weights(rng, tile.rows + 6, kind)
     weight = upload_matrix(device, [(raw, kind)])
