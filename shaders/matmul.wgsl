@@ -4,7 +4,7 @@
 // time in workgroup memory (a run: two words, 32 columns of a quant type or 8 of a float type); SLICES sets of lanes
 // share the runs and add up at the end, so that few rows still fill a device. A lane makes 4 * GROUPS tokens x 4 rows.
 // grid    (row tiles, token tiles, fold of the row tiles); tiles beyond count exit at once; any number of rows
-// TILE_TOKENS, TILE_ROWS, GROUPS (1, 2), RUNS, SLICES, WG, ACCUMULATE  const, as runtime/matmul.py checks them
+// TILE_TOKENS, TILE_ROWS, GROUPS (1, 2), RUNS, SLICES, AHEAD, WG, ACCUMULATE  const, as runtime/matmul.py checks them
 // tried   numbers: docs/performance.md
 struct Params { units: u32, num_rows: u32, first_row: u32, column: u32, y_width: u32, tokens: u32 }
 #include "weights/${weight}.wgsl"
@@ -40,7 +40,9 @@ fn fetch_w(first_row: u32, first_unit: u32, i: u32) -> WItem {
   let row = first_row + i / RUNS;
   let u = first_unit + i % RUNS;
   var item: WItem;
-  if (row < params.num_rows && u < params.units && (W_ITEMS % WG == 0u || i < W_ITEMS)) { item = fetch_unit(row, u); }
+  if (row < params.num_rows && u < params.units && (W_ITEMS % WG == 0u || i < W_ITEMS)) {
+    item = fetch_weights(row * params.units + u);
+  }
   return item;
 }
 
@@ -64,19 +66,20 @@ fn put_x(item: XItem, i: u32) {
   put_x_word(item, cell, n & 3u, word & 1u);
 }
 
-fn put_w(item: WItem, i: u32) {
+fn put_w(item: WItem, first_row: u32, first_unit: u32, i: u32) {
   if (W_ITEMS % WG != 0u && i >= W_ITEMS) { return; }
   let row = i / RUNS;
-  put_unit(item, i % RUNS, row % LANES_X, row / LANES_X);
+  let u = i % RUNS;
+  put_weights(item, (first_row + row) * params.units + first_unit + u, u, row % LANES_X, row / LANES_X);
 }
 
-fn put(items: Items, i: u32) {
+fn put(items: Items, first_row: u32, u: u32, i: u32) {
   put_x(items.x0, i);
   if (X_ITEMS > WG) { put_x(items.x1, i + WG); }
   if (X_ITEMS > 2u * WG) { put_x(items.x2, i + 2u * WG); }
   if (X_ITEMS > 3u * WG) { put_x(items.x3, i + 3u * WG); }
-  put_w(items.w0, i);
-  if (W_ITEMS > WG) { put_w(items.w1, i + WG); }
+  put_w(items.w0, first_row, u, i);
+  if (W_ITEMS > WG) { put_w(items.w1, first_row, u, i + WG); }
 }
 
 // A lane's outputs: a column a token, four rows in it.
@@ -136,12 +139,15 @@ fn matmul(
   let first_run = thread / LANES * (RUNS / SLICES);
 
   var sums: Sums;
+  var items: Items;
+  if (AHEAD) { items = fetch(first_token, live, first_row, 0u, thread); }
   for (var u = 0u; u < params.units; u += RUNS) {
     // Read before the barrier: on its way while other lanes still multiply.
-    let items = fetch(first_token, live, first_row, u, thread);
+    if (!AHEAD) { items = fetch(first_token, live, first_row, u, thread); }
     workgroupBarrier();
-    put(items, thread);
+    put(items, first_row, u, thread);
     workgroupBarrier();
+    if (AHEAD) { items = fetch(first_token, live, first_row, u + RUNS, thread); }
     if (RUNS == SLICES) {
       sums = add_run(sums, first_run, x, t);
     } else {
