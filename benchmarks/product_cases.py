@@ -138,7 +138,7 @@ def _matmul_tiles(device: Device, tokens: int) -> Iterator[MatmulTile]:
     """Tiles that the device can hold, and that are not far larger than the tokens."""
     for tile_tokens, rows, lane_tokens in itertools.product((16, 32, 64), (16, 32, 64), (4, 8)):
         slices = ((2, 1), (4, 2), (8, 4), (8, 8), (16, 8))
-        for (runs, shared), ahead in itertools.product(slices, (False, True)):
+        for (runs, shared), ahead in itertools.product(slices, (0, 2)):
             try:
                 tile = MatmulTile(tile_tokens, rows, lane_tokens, runs, shared, ahead)
             except AssertionError:

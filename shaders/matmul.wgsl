@@ -5,7 +5,7 @@
 // share the runs and add up at the end, so that few rows still fill a device. A lane makes 4 * GROUPS tokens x 4 rows.
 // grid    (row tiles, token tiles, fold of the row tiles); tiles beyond count exit at once; any number of rows
 // TILE_TOKENS, TILE_ROWS, GROUPS (1, 2), RUNS, SLICES, AHEAD, WG, ACCUMULATE  const, as runtime/matmul.py checks them
-// tried   numbers: docs/performance.md
+// tried   planes of words without padding, 8 x 8 outputs a lane, two buffers: slower. Numbers: docs/performance.md
 struct Params { units: u32, num_rows: u32, first_row: u32, column: u32, y_width: u32, tokens: u32 }
 #include "weights/${weight}.wgsl"
 @group(0) @binding(5) var<storage, read> count: array<u32>;
@@ -17,6 +17,7 @@ const LANES_Y = TILE_TOKENS / (4u * GROUPS);
 const LANES = LANES_X * LANES_Y;
 const X_ITEMS = TILE_TOKENS * 2u * RUNS;
 const W_ITEMS = TILE_ROWS * RUNS;
+const READ_AHEAD = AHEAD == 2u || (AHEAD == 1u && SMALL_ITEMS);  // reading ahead costs registers
 // A cell holds the two words of a run for four tokens or rows of a lane, and a padding word. An index within it is a
 // constant, which needs no bounds check; two padding cells a run keep a row's words in different banks.
 const X_STRIDE = TILE_TOKENS / 4u + 2u;
@@ -111,7 +112,7 @@ fn finish_token(mine: vec4<f32>, turn: u32, row: u32, token: u32, live: u32, thr
   workgroupBarrier();
   if (thread / LANES == turn % SLICES) {
     var total = vec4<f32>();
-    for (var i = thread % LANES; i < WG; i += LANES) { total += slice_sums[i]; }
+    for (var s = 0u; s < SLICES; s++) { total += slice_sums[s * LANES + thread % LANES]; }
     store4(total, row, token, live);
   }
   workgroupBarrier();
@@ -140,19 +141,19 @@ fn matmul(
 
   var sums: Sums;
   var items: Items;
-  if (AHEAD) { items = fetch(first_token, live, first_row, 0u, thread); }
+  if (READ_AHEAD) { items = fetch(first_token, live, first_row, 0u, thread); }
   for (var u = 0u; u < params.units; u += RUNS) {
     // Read before the barrier: on its way while other lanes still multiply.
-    if (!AHEAD) { items = fetch(first_token, live, first_row, u, thread); }
+    if (!READ_AHEAD) { items = fetch(first_token, live, first_row, u, thread); }
     workgroupBarrier();
     put(items, first_row, u, thread);
     workgroupBarrier();
-    if (AHEAD) { items = fetch(first_token, live, first_row, u + RUNS, thread); }
+    if (READ_AHEAD) { items = fetch(first_token, live, first_row, u + RUNS, thread); }
     if (RUNS == SLICES) {
       sums = add_run(sums, first_run, x, t);
     } else {
-      for (var run = first_run; run < first_run + RUNS / SLICES; run += 2u) {
-        sums = add_run(add_run(sums, run, x, t), run + 1u, x, t);
+      for (var r = 0u; r < RUNS / SLICES; r += 2u) {
+        sums = add_run(add_run(sums, first_run + r, x, t), first_run + r + 1u, x, t);
       }
     }
   }

@@ -5,6 +5,7 @@
 alias Word = vec4<f32>;
 alias XItem = vec4<f32>;
 alias WItem = Eight;
+const SMALL_ITEMS = true;
 
 fn fetch_x_word(token: u32, inside: bool, first_unit: u32, word: u32) -> XItem {
   var item: XItem;

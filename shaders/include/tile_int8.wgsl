@@ -6,6 +6,7 @@
 @group(0) @binding(2) var<storage, read> x_q: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read> x_scales: array<vec4<f32>>;
 alias Word = vec4<u32>;
+const SMALL_ITEMS = SCALE_GROUP == 32u;
 const HAS_MORE = HAS_MINIMUM || SCALE_GROUP == 16u;
 var<workgroup> x_scale: array<vec4<f32>, RUNS * X_STRIDE>;
 var<workgroup> x_sum: array<vec4<f32>, select(1u, RUNS * X_STRIDE, HAS_MINIMUM)>;  // times scale

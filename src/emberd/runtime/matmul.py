@@ -21,7 +21,8 @@ class MatmulTile:
     """A workgroup makes `tokens` x `rows` outputs, a lane `lane_tokens` (4 or 8) x 4 of them.
 
     `runs` runs of columns (32 of a quant type, 8 of a float type) are in workgroup memory at a time, shared
-    by `slices` sets of lanes. `ahead`: the next ones are read while these are multiplied, for registers.
+    by `slices` sets of lanes. `ahead`: the next ones are read while these are multiplied, never (0), for types
+    that take few registers for it (1), always (2).
     """
 
     tokens: int
@@ -29,7 +30,7 @@ class MatmulTile:
     lane_tokens: int
     runs: int = 2
     slices: int = 1
-    ahead: bool = False
+    ahead: int = 0
 
     def __post_init__(self) -> None:
         assert self.lane_tokens in (4, 8) and self.tokens % self.lane_tokens == 0, self
@@ -80,10 +81,10 @@ class MatmulTable:
 
 MATMUL_TILES = (
     (128, MatmulTile(64, 64, 8)),
-    (96, MatmulTile(32, 64, 4, runs=4, slices=2, ahead=True)),
-    (72, MatmulTile(32, 32, 4, runs=8, slices=4, ahead=True)),
+    (96, MatmulTile(32, 64, 8, runs=4, slices=4, ahead=2)),
+    (72, MatmulTile(32, 32, 4, runs=8, slices=8, ahead=2)),
     (72, MatmulTile(32, 32, 4)),  # where a workgroup has little memory
-    (1, MatmulTile(32, 16, 4, runs=16, slices=8)),
+    (1, MatmulTile(32, 16, 4, runs=16, slices=8, ahead=1)),
 )
 """Measured on an H200, docs/performance.md; its 132 cores take one to four of these workgroups each."""
 
