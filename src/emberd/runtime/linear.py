@@ -17,7 +17,7 @@ from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
 from .matmul import MATMUL_TILES, MatmulTable, MatmulTile, default_matmul_table, tiled_matmul
 from .matvec import MatvecTable, MatvecTile, default_matvec_table, matvec, matvec_tiles
-from .products import Product
+from .products import Form, Product
 from .weights import FLOAT_TYPES as FLOAT_TYPES
 from .weights import WeightMatrix
 
@@ -63,6 +63,18 @@ def candidates(device: Device, product: Product) -> tuple[Tile, ...]:
     if product.form == "rows":
         return found
     return tuple(tile for tile in found if product.rows % tile.tile_rows == 0)
+
+
+def table_of(device: Device, form: Form, tile: Tile) -> LinearTable:
+    """The rules, but with this tile alone for products of this form: for checking one tile after another."""
+    rules = default_table(device)
+    if isinstance(tile, MatmulTile):
+        return LinearTable(replace(rules.matvec, tokens=0), MatmulTable(((1, tile),)))
+    if form == "output":
+        return replace(rules, matvec=replace(rules.matvec, output=((1, tile),)))
+    if form == "gate_up":
+        return replace(rules, matvec=replace(rules.matvec, gate_up=((1, tile),)))
+    return replace(rules, matvec=replace(rules.matvec, rows=((1, 1, tile),)))
 
 
 def quantize_q8(

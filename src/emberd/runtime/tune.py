@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 
@@ -39,6 +40,9 @@ LEAST_GAIN = 0.03
 ROUNDS = 5
 """Measurements of each tile, in turn with the others', of which the median counts."""
 
+COMPILE_THREADS = min(8, os.cpu_count() or 1)
+"""Kernels compiled at a time, which takes longer than measuring them."""
+
 _ORDER = (1, 512, 8, 32, 64, 16)
 """Numbers of tokens in the order in which a user gains from them."""
 
@@ -52,7 +56,7 @@ def tuned_table(
     cache_dir: Path | None,
     rules: LinearTable | None = None,
     clock: Clock | None = None,
-    budget: float = BUDGET,
+    budget: float | None = None,
 ) -> LinearTable:
     """The rules' table, with the tiles in front that are faster for this model on this device.
 
@@ -73,7 +77,7 @@ def tuned_table(
     if missing:
         weights.uploads.wait()
         tuner = Tuner(kernels, weights, rules, clock or make_clock(device))
-        known.update(tuner.measure(missing, budget))
+        known.update(tuner.measure(missing, BUDGET if budget is None else budget))
         if path is not None:
             save_tiles(path, key, known)
     found = {job.product: known.get(job.product) for job in jobs}
@@ -177,13 +181,14 @@ class Tuner:
 
     def _agreeing(self, trial: Trial, job: Job, rule: Tile) -> dict[Tile, list[list[Dispatch]]]:
         """The dispatches of the rules' choice, then of each other tile that gives the same result."""
-        found = {rule: trial.dispatches(rule)}
+        others = [tile for tile in candidates(self._device, job.product) if tile != rule]
+        with ThreadPoolExecutor(COMPILE_THREADS, "emberd-compile") as pool:
+            made = [pool.submit(trial.dispatches, tile) for tile in (rule, *others)]
+        found = {rule: made[0].result()}
         expected = trial.result(found[rule][0])
-        for tile in candidates(self._device, job.product):
-            if tile == rule:
-                continue
+        for tile, future in zip(others, made[1:], strict=True):
             try:
-                chain = trial.dispatches(tile)
+                chain = future.result()
             except DeviceError as error:
                 logger.warning("%s is left out of %s: %s", tile, job.product, error)
                 continue
