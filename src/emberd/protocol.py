@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,6 +197,7 @@ class Runner(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
 class EncoderRunner(Protocol):
     """Runs whole texts through an encoder on a device."""
 

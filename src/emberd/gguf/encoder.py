@@ -87,7 +87,8 @@ class EncoderFile:
 
 
 def is_encoder(file: GGUFFile) -> bool:
-    return file.metadata.get("general.architecture") in ENCODER_ARCHITECTURES
+    name = file.metadata.get("general.architecture")
+    return isinstance(name, str) and name in ENCODER_ARCHITECTURES
 
 
 def pooling_of(file: GGUFFile) -> Pooling | None:

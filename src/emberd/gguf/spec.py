@@ -19,7 +19,7 @@ from gguf import LlamaFileType
 from ..errors import ModelFileError
 from .checked import Keys, Tensors
 from .dequant import dequantize
-from .encoder import ENCODER_ARCHITECTURES, EncoderFile
+from .encoder import ENCODER_ARCHITECTURES, EncoderFile, is_encoder
 from .reader import GGUFFile, TensorInfo
 
 MAX_LAYERS = 1024
@@ -237,7 +237,7 @@ def describe(model: ModelFile | EncoderFile) -> ModelDescription:
 def _checked_architecture(file: GGUFFile) -> str:
     name = file.metadata.get("general.architecture")
     supported = ", ".join([*_ARCHITECTURES, *ENCODER_ARCHITECTURES])
-    if name in ENCODER_ARCHITECTURES:
+    if is_encoder(file):
         raise ModelFileError(
             f"{file.name}: is an encoder ({name}), which makes embeddings and cannot generate text"
         )

@@ -24,18 +24,20 @@ def layer_norm_add(x: F32, residual: F32, weight: F32, bias: F32, eps: float) ->
     total = x + residual
     centred: F32 = total - np.mean(total, axis=-1, keepdims=True)
     variance: F32 = np.mean(np.square(centred), axis=-1, keepdims=True)
-    return centred / np.sqrt(variance + np.float32(eps)) * weight + bias
+    inverse: F32 = 1.0 / np.sqrt(variance + np.float32(eps))
+    return centred * inverse * weight + bias
 
 
 def gelu(x: F32) -> F32:
     """x · (1 + erf(x / √2)) / 2 (Hendrycks & Gimpel 2016), the exact form and not the tanh one."""
-    z = np.abs(x) * np.float32(np.sqrt(0.5))
-    t = 1 / (1 + _ERF_P * z)
-    polynomial = np.zeros_like(x)
-    for a in reversed(_ERF_A):
+    z: F32 = np.abs(x) * np.float32(np.sqrt(0.5))
+    t: F32 = 1 / (1 + _ERF_P * z)
+    polynomial: F32 = _ERF_A[-1] * t
+    for a in reversed(_ERF_A[:-1]):
         polynomial = (polynomial + a) * t
-    erf = np.copysign(1 - polynomial * np.exp(-z * z), x)
-    return np.float32(0.5) * x * (1 + erf)
+    erf: F32 = np.copysign(1 - polynomial * np.exp(-z * z), x)
+    y: F32 = x * (1 + erf)
+    return y * np.float32(0.5)
 
 
 def attention_encoder(qkv: F32, query_start: I32, num_heads: int, scale: float) -> F32:
