@@ -79,20 +79,29 @@ def rms_norm_quantize(
     x: Tensor,
     weight: Tensor,
     out: QuantizedActivations,
+    indices: Tensor | None = None,
     *,
     rows: int,
     width: int,
     eps: float,
 ) -> Dispatch:
-    """out = rms_norm(x (rows, width), weight (width,), eps) in int8."""
+    """out = rms_norm(x (any rows, width), weight (width,), eps) in int8.
+
+    out[r] is of x[r], or of x[indices[r]] with indices i32 (rows,).
+    """
     _check_activations(out, rows, width)
     assert weight.shape == (width,), weight.shape
     subgroup = kernels.device.subgroup_size
-    workgroup = max(16 if kernels.device.info.is_software else 128, subgroup or 0)
+    lanes = 16 if kernels.device.info.is_software else min(256, max(64, width // QUANT_RUN))
+    workgroup = 1 << (max(lanes, subgroup or 0) - 1).bit_length()
     constants = {"WG": workgroup} | ({"SUBGROUP": subgroup} if subgroup else {})
-    kernel = kernels.get("rms_norm_quantize", {"reduce": kernels.reduce}, **constants)
+    source = "row_same" if indices is None else "row_given"
+    kernel = kernels.get(
+        "rms_norm_quantize", {"reduce": kernels.reduce, "source": source}, **constants
+    )
+    given = () if indices is None else (indices,)
     return kernels.dispatch(
-        kernel, [x, weight, out.q, out.scales], (rows, 1, 1), width=width, eps=eps
+        kernel, [x, weight, *given, out.q, out.scales], (rows, 1, 1), width=width, eps=eps
     )
 
 
