@@ -13,10 +13,8 @@ from .ops import F32, I32, MAX_SCORES, matmul, softmax
 
 # erf(x) = 1 - (a1 t + ... + a5 t^5) exp(-x²) with t = 1 / (1 + p x), x >= 0; off by 1.5e-7 at most
 # (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26).
-_ERF_P = np.float32(0.3275911)
-_ERF_A = tuple(
-    np.float32(a) for a in (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
-)
+_ERF_P = 0.3275911
+_ERF_A = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 
 
 def layer_norm_add(x: F32, residual: F32, weight: F32, bias: F32, eps: float) -> F32:
@@ -32,7 +30,7 @@ def gelu(x: F32) -> F32:
     """x · (1 + erf(x / √2)) / 2 (Hendrycks & Gimpel 2016), the exact form and not the tanh one."""
     z: F32 = np.abs(x) * np.float32(np.sqrt(0.5))
     t: F32 = 1 / (1 + _ERF_P * z)
-    polynomial: F32 = _ERF_A[-1] * t
+    polynomial: F32 = t * _ERF_A[-1]
     for a in reversed(_ERF_A[:-1]):
         polynomial = (polynomial + a) * t
     erf: F32 = np.copysign(1 - polynomial * np.exp(-z * z), x)
