@@ -43,9 +43,7 @@ def test_layer_norm_add_matches_reference(
     check(device.read(y), expected, "float")
 
 
-def test_gelu_matches_reference(
-    device: Device, kernels: Kernels, rng: np.random.Generator
-) -> None:
+def test_gelu_matches_reference(device: Device, kernels: Kernels, rng: np.random.Generator) -> None:
     x = rng.standard_normal((3, 131), np.float32) * 4
     x[0, :4] = [0.0, -30.0, 30.0, -0.0]
     y = device.upload(np.full_like(x, np.nan))

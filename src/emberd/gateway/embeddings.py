@@ -11,12 +11,13 @@ import sys
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ..errors import BadRequestError, ContextOverflowError, EmberdError
 from ..models.loaded import LoadedModel
 from ..protocol import EmbedRequest
 
-Vector = array[float]
+Vector: TypeAlias = "array[float]"
 Input = str | Sequence[int]
 MAX_INPUTS = 2048
 _IN_FLIGHT = 128  # texts of one request that the worker has at a time: enough to fill its steps

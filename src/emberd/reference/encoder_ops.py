@@ -29,7 +29,7 @@ def layer_norm_add(x: F32, residual: F32, weight: F32, bias: F32, eps: float) ->
 def gelu(x: F32) -> F32:
     """x · (1 + erf(x / √2)) / 2 (Hendrycks & Gimpel 2016), the exact form and not the tanh one."""
     z: F32 = np.abs(x) * np.float32(np.sqrt(0.5))
-    t: F32 = 1 / (1 + _ERF_P * z)
+    t: F32 = np.reciprocal(1 + _ERF_P * z)
     polynomial: F32 = t * _ERF_A[-1]
     for a in reversed(_ERF_A[:-1]):
         polynomial = (polynomial + a) * t

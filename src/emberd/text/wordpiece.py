@@ -24,7 +24,8 @@ _IDEOGRAPHS = (  # each is a word of its own
 _SPACES = frozenset("\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000").union(
     map(chr, range(0x2000, 0x200B))
 )
-_WORD_CACHE = 1 << 15
+_WORD_CACHE = 1 << 15  # words whose ids are kept
+_LONGEST_KEPT = 64
 _CHARACTER_CACHE = 1 << 13
 
 
@@ -38,16 +39,20 @@ class WordPieceEncoder:
         self._word_ids = lru_cache(_WORD_CACHE)(self._cut)
 
     def encode(self, text: str) -> list[int]:
-        return [token_id for word in split_words(text) if word for token_id in self._word_ids(word)]
+        ids = []
+        for word in split_words(text):
+            if word:
+                ids += self._word_ids(word) if len(word) <= _LONGEST_KEPT else self._cut(word)
+        return ids
 
     def _cut(self, word: str) -> list[int]:
-        rest, found = _WORD_START + word, list[int]()
-        while rest:
-            for length in range(min(len(rest), self._longest), 0, -1):
-                token_id = self._ids.get(rest[:length])
+        word, at, found = _WORD_START + word, 0, list[int]()
+        while at < len(word):
+            for end in range(min(len(word), at + self._longest), at, -1):
+                token_id = self._ids.get(word[at:end])
                 if token_id is not None:
                     found.append(token_id)
-                    rest = rest[length:]
+                    at = end
                     break
             else:
                 return self._unknown

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from ...config import keep_alive_seconds
 from ...errors import BadRequestError
@@ -28,9 +28,17 @@ from ..stream import while_connected
 router = APIRouter(prefix="/v1")
 
 
+def _text_or_list(value: Any) -> Any:
+    if not isinstance(value, str | list):
+        raise ValueError("must be a text, a list of texts, token ids, or a list of those")
+    return value
+
+
 class EmbeddingsRequest(Schema):
     model: Text
-    input: Text | list[Text] | list[Whole] | list[list[Whole]]
+    input: Annotated[
+        Text | list[Text] | list[Whole] | list[list[Whole]], BeforeValidator(_text_or_list)
+    ]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[Whole, Field(ge=1)] | None = None
     truncate: Flag | None = None
