@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from emberd.errors import ModelLoadError
+from emberd.gguf.reader import GGUFFile
 from emberd.protocol import WorkerOptions
 from emberd.reference import encoder_ops as ops
 from emberd.reference import weights
 from emberd.reference.encoder import CpuEncoder
 from emberd.text.tokenizer import Tokenizer
-from emberd.gguf.reader import GGUFFile
 from tiny_encoder import encoder_model
 from tolerance import check
 

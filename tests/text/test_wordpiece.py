@@ -100,7 +100,7 @@ def test_ids_are_the_librarys(tokenizer: Tokenizer, rng: np.random.Generator) ->
     )
     library.normalizer = normalizers.BertNormalizer(lowercase=True)  # type: ignore[assignment]
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # type: ignore[assignment]
-    alphabet = list("abcdeABC019 .,!?-'~$\t\néÄñœ中文字жα") + ["the ", "hello", "able", "ing"]
+    alphabet = [*"abcdeABC019 .,!?-'~$\t\néÄñœ中文字жα", "the ", "hello", "able", "ing"]
     for _ in range(300):
         text = "".join(rng.choice(alphabet, int(rng.integers(1, 30))))
         ours = tokenizer.encode(text, add_special=False, parse_special=False)
