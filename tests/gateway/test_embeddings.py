@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import math
 import struct
@@ -11,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import ollama
-import openai
 import pytest
 
 from emberd.gateway.embeddings import MAX_INPUTS
-from site_fakes import Site, fake_embedding, run, write_model
-from tiny_encoder import CLS, SEP, TOKENS, encoder_model
+from site_fakes import Site, fake_embedding, run
+from tiny_encoder import CLS, SEP, TOKENS
 
 MakeSite = Callable[..., Site]
 WIDTH = 5  # of the fake worker's vectors
@@ -25,19 +22,9 @@ THE = TOKENS.index("\u2581the")
 OPENAI, EMBED, EMBEDDINGS = "/v1/embeddings", "/api/embed", "/api/embeddings"
 
 
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models: `tiny` generates, `encoder` embeds, `both` does both."""
-    folder = tmp_path_factory.mktemp("models")
-    write_model(folder / "tiny.gguf")
-    write_model(folder / "both.gguf", metadata={"llama.pooling_type": 3})
-    encoder_model(folder / "encoder.gguf")
-    return folder
-
-
 @pytest.fixture
-def site(make_site: MakeSite, folder: Path) -> Site:
-    return make_site(models_dir=folder, ctx=64)
+def site(make_site: MakeSite, embedding_models: Path) -> Site:
+    return make_site(models_dir=embedding_models, ctx=64)
 
 
 def posts(site: Site, *requests: tuple[str, dict[str, Any]]) -> list[httpx.Response]:
@@ -291,126 +278,5 @@ def test_keep_alive_is_taken_and_checked(site: Site) -> None:
                 assert math.isinf(loaded.keep_alive) and loaded.active == 0
                 body["keep_alive"] = "soon"
                 assert (await client.post(path, json=body)).status_code == 400
-
-    run(work())
-
-
-def test_many_inputs_are_sent_a_few_at_a_time_and_a_hang_up_cancels_them(
-    make_site: MakeSite, folder: Path
-) -> None:
-    """HT-14."""
-    site = make_site({"prefill": False}, models_dir=folder)
-
-    async def work() -> None:
-        async with (
-            site.listening() as (url, _),
-            httpx.AsyncClient(base_url=url, timeout=10) as client,
-        ):
-            body = {"model": "encoder", "input": ["the"] * 300}
-            asked = asyncio.ensure_future(client.post(OPENAI, json=body))
-            await site.until(lambda: site.workers and len(site.workers[0].running) == 128)
-            asked.cancel()
-            await site.until(lambda: not site.workers[0].running)
-            await site.until(lambda: site.manager.loaded()[0].active == 0)
-            assert len(site.workers[0].cancelled) == 128
-
-    run(work())
-
-
-def test_a_dead_worker_is_an_error_and_frees_the_model(site: Site) -> None:
-    async def work() -> None:
-        async with site.client() as client:
-            body = {"model": "encoder", "input": ["the", "hello"]}
-            await client.post(OPENAI, json=body)
-            site.workers[0].alive = False
-            again = await client.post(OPENAI, json=body)
-            assert again.status_code == 200 and len(site.workers) == 2
-            site.workers[1].prefilled.clear()
-            asked = asyncio.ensure_future(client.post(OPENAI, json=body))
-            await site.until(lambda: len(site.workers[1].running) == 2)
-            site.workers[1].alive = False
-            site.workers[1].prefilled.set()
-            answer = await asked
-            assert answer.status_code == 500 and "worker of 'fake' ended" in answer.text
-
-    run(work())
-
-
-def test_leaving_waits_for_embeddings_and_ends_them_after_the_grace_time_k38(
-    make_site: MakeSite, folder: Path
-) -> None:
-    site = make_site({"prefill": False}, models_dir=folder, shutdown_grace=0.2)
-
-    async def work() -> None:
-        async with (
-            site.listening() as (url, server),
-            httpx.AsyncClient(base_url=url, timeout=10) as client,
-        ):
-            body = {"model": "encoder", "input": "the"}
-            asked = asyncio.ensure_future(client.post(OPENAI, json=body))
-            await site.until(lambda: site.workers and site.workers[0].running)
-            server.leave()
-            answer = await asked
-            assert answer.status_code == 503
-            assert "it waited 0.2 seconds" in answer.text
-
-    run(work())
-
-
-def test_a_full_queue_is_503(make_site: MakeSite, folder: Path) -> None:
-    """HT-15."""
-    site = make_site({"prefill": False}, models_dir=folder, queue_limit=1)
-
-    async def work() -> None:
-        async with site.client() as client:
-            body = {"model": "encoder", "input": ["the"] * 5}
-            first = asyncio.ensure_future(client.post(OPENAI, json=body))
-            await site.until(lambda: site.workers and len(site.workers[0].running) == 5)
-            second = await client.post(OPENAI, json=body)
-            assert second.status_code == 503 and second.headers["retry-after"]
-            site.workers[0].prefilled.set()
-            assert (await first).status_code == 200
-
-    run(work())
-
-
-def test_openai_python_embeds_in_base64_by_default_cl03(make_site: MakeSite, folder: Path) -> None:
-    site = make_site(models_dir=folder)
-
-    async def work() -> None:
-        async with (
-            site.listening() as (url, _),
-            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client,
-        ):
-            texts = ["the", "hello world"]
-            answer = await client.embeddings.create(model="encoder", input=texts)
-            floats = await client.embeddings.create(
-                model="encoder", input=texts, encoding_format="float"
-            )
-            for one, other in zip(answer.data, floats.data, strict=True):
-                assert one.embedding == pytest.approx(other.embedding, abs=1e-9)
-                assert len(one.embedding) == WIDTH
-            assert answer.usage.prompt_tokens == 7
-            short = await client.embeddings.create(model="encoder", input="the", dimensions=3)
-            assert len(short.data[0].embedding) == 3
-            with pytest.raises(openai.BadRequestError, match="does not support embeddings"):
-                await client.embeddings.create(model="tiny", input="the")
-
-    run(work())
-
-
-def test_ollama_python_embeds_cl04(make_site: MakeSite, folder: Path) -> None:
-    site = make_site(models_dir=folder)
-
-    async def work() -> None:
-        async with site.listening() as (url, _), ollama.AsyncClient(host=url) as client:
-            answer = await client.embed("encoder", ["the", "hello"])
-            assert [len(one) for one in answer.embeddings] == [WIDTH, WIDTH]
-            assert answer.prompt_eval_count == 6
-            old = await client.embeddings("encoder", "the")
-            assert math.hypot(*old.embedding) > 1
-            with pytest.raises(ollama.ResponseError, match="does not support embeddings"):
-                await client.embed("tiny", "the")
-            assert (await client.show("encoder")).capabilities == ["embedding"]
 
     run(work())
