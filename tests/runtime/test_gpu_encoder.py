@@ -67,21 +67,22 @@ def test_states_of_a_generative_model_are_the_cpus(
 ) -> None:
     """In one step with a row that samples, whose token is the same as without states."""
     path = random_model(tmp_path / "tiny.gguf", architecture, width=64, ffn=96, head_dim=32)  # type: ignore[arg-type]
-    options = WorkerOptions(str(path), device="gpu", context_length=64, max_sequences=2)
+    options = WorkerOptions(str(path), device="gpu", context_length=64, max_sequences=3)
     outputs = []
     ids = rng.integers(0, 500, (2, 9)).tolist()
     for runner in (CpuRunner.load(options), GpuRunner.load(options)):
         rows = [
+            Row(2, [7], 0, [2], sample=False, admit=GREEDY),  # of one token: run as decode rows are
             Row(0, ids[0], 0, [1], sample=False, admit=GREEDY),
             Row(1, ids[1], 0, [0], admit=GREEDY),
         ]
         batch = make_batch(rows, runner.block_size)
-        batch.hidden_at = np.array([0, 4, 8], np.int32)
+        batch.hidden_at = np.array([0, 1, 5, 9], np.int32)
         runner.submit(batch)
         outputs.append(runner.collect())
         runner.close()
     cpu, gpu = outputs
     assert cpu.hidden is not None and gpu.hidden is not None
-    assert gpu.hidden.shape == (3, 64)
+    assert gpu.hidden.shape == (4, 64)
     check(gpu.hidden, cpu.hidden, "f16")
     assert gpu.token_ids.tolist() == cpu.token_ids.tolist()
