@@ -15,6 +15,7 @@ from asyncio.subprocess import DEVNULL, Process, create_subprocess_exec
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
+from emberd import logs
 from emberd.errors import (
     ConfigError,
     DeviceError,
@@ -91,7 +92,7 @@ class WorkerClient:
             try:
                 process = await create_subprocess_exec(
                     *command,
-                    str(log.getEffectiveLevel()),
+                    f"{logging.getLevelName(log.getEffectiveLevel())}:{logs.style()}",
                     str(theirs.fileno()),
                     stdin=DEVNULL,
                     stdout=DEVNULL,
