@@ -91,6 +91,7 @@ fn matvec(
   if (group.y > 0u && token >= live) { return; }
   let tile = group.z * groups.x + group.x;
   let local = thread / LANES * ROWS;
+  let early = prefetch(tile, thread);
   var s: Sums;
   if (thread % LANES == 0u) {
     s.t0 = start(tile, local, token);
@@ -129,5 +130,5 @@ fn matvec(
     finish(s.t6, s.more_squares.z, tile, local, token, 6u, live, thread);
     finish(s.t7, s.more_squares.w, tile, local, token, 7u, live, thread);
   }
-  finish_tile(tile, token, live, thread);
+  finish_tile(early, tile, token, live, thread);
 }

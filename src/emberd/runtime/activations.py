@@ -42,7 +42,7 @@ class QuantizedActivations:
 def activations(
     device: Device, rows: int, width: int, pending_eps: float | None = None
 ) -> QuantizedActivations:
-    """Room for int8 activations of `rows` tokens, `width` a multiple of 32; with `pending_eps` for sums of squares too."""
+    """Room for `rows` tokens, `width` a multiple of 32; with `pending_eps` for sums of squares too."""
     assert width % QUANT_RUN == 0, width
     norm = None
     if pending_eps is not None:
