@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import ollama
+import openai
 import pytest
 import uvicorn
 from fastapi import FastAPI
@@ -380,6 +382,42 @@ def test_a_full_queue_has_the_status_of_the_api_ht15(
     assert error_response(OverloadedError("leaving"), path).status_code == 503
 
 
+def test_the_client_packages_send_keys_and_tell_why_not_cl03_cl04(make_site: MakeSite) -> None:
+    site = make_site({"prefill": False}, api_keys=parse_keys(f"{KEY},small:infer"), queue_limit=1)
+    messages: Any = CHAT["messages"]
+
+    async def work() -> None:
+        async with site.listening() as (url, _):
+
+            def connect(key: str) -> openai.AsyncOpenAI:
+                return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
+
+            async with connect(KEY) as full, connect("small") as small, connect("bad") as bad:
+                with pytest.raises(openai.AuthenticationError) as caught:
+                    await bad.models.list()
+                assert caught.value.code == "invalid_api_key"
+                with pytest.raises(openai.PermissionDeniedError, match="'list'"):
+                    await small.models.list()
+                assert [model.id async for model in full.models.list()] == ["tiny"]
+                task = asyncio.ensure_future(
+                    small.chat.completions.create(model="tiny", messages=messages)
+                )
+                await site.until(lambda: site.service.num_sequences)
+                with pytest.raises(openai.RateLimitError) as busy:
+                    await full.chat.completions.create(model="tiny", messages=messages)
+                assert busy.value.response.headers["retry-after"] == "1"
+                site.workers[0].prefilled.set()
+                assert (await task).choices[0].message.content == "Hello world"
+            async with ollama.AsyncClient(url) as native:
+                with pytest.raises(ollama.ResponseError, match="API key is needed") as refused:
+                    await native.chat("tiny", messages)
+                assert refused.value.status_code == 401
+            async with ollama.AsyncClient(url, headers=bearer(KEY)) as native:
+                assert (await native.chat("tiny", messages)).message.content == "Hello world"
+
+    run(work())
+
+
 def test_a_full_queue_grows_no_further_on_either_api_ht15(make_site: MakeSite) -> None:
     site = make_site({"prefill": False}, queue_limit=2)
 
@@ -397,6 +435,7 @@ def test_a_full_queue_grows_no_further_on_either_api_ht15(make_site: MakeSite) -
             assert site.service.num_sequences == 2
             site.workers[0].prefilled.set()
             assert [(await reply).status_code for reply in first] == [200, 200]
+            await site.until(lambda: site.service.num_sequences == 0)
             assert (await client.post("/api/chat", json=CHAT)).is_success
 
     run(work())

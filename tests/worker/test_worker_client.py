@@ -108,6 +108,25 @@ def test_a_refused_prompt_is_an_error_update_with_both_numbers() -> None:
     assert "40 tokens" in update.error and "32 tokens" in update.error
 
 
+def test_counts_are_told_while_a_long_prompt_is_read() -> None:
+    """Metrics need them before there is any token to tell."""
+
+    async def scenario() -> None:
+        worker = await start("slow", max_batch_tokens=8, num_blocks=64, block_size=4)
+        updates = worker.generate(make_request("long", max_tokens=2, num_prompt_tokens=160))
+        first = asyncio.ensure_future(anext(updates))
+        while not worker.stats.num_running:
+            await asyncio.sleep(0.001)
+        assert not first.done() and worker.stats.num_free_blocks < 64
+        await first
+        await updates.aclose()
+        await until_free(worker)
+        assert worker.stats.num_running == 0
+        await worker.close()
+
+    asyncio.run(scenario())
+
+
 def test_closing_the_iterator_cancels_the_sequence() -> None:
     """K13: by aclose, and by cancelling the task that waits in it."""
 
