@@ -121,7 +121,8 @@ def tables(device: Device, tokens: int) -> Iterator[tuple[str, LinearTable]]:
     if tokens > 4:
         for block in _matmul_tiles(device, tokens):
             name = f"matmul {block.tokens}×{block.rows} lane{block.lane_tokens} runs{block.runs}÷{block.slices}"
-            yield name, LinearTable(replace(default.matvec, tokens=0), MatmulTable(1, (block,)))
+            name += " ahead" if block.ahead else ""
+            yield name, LinearTable(replace(default.matvec, tokens=0), MatmulTable(((1, block),)))
 
 
 def _matvec_tiles(device: Device) -> Iterator[MatvecTile]:
@@ -136,9 +137,10 @@ def _matvec_tiles(device: Device) -> Iterator[MatvecTile]:
 def _matmul_tiles(device: Device, tokens: int) -> Iterator[MatmulTile]:
     """Tiles that the device can hold, and that are not far larger than the tokens."""
     for tile_tokens, rows, lane_tokens in itertools.product((16, 32, 64), (16, 32, 64), (4, 8)):
-        for runs, slices in ((2, 1), (4, 2), (8, 4), (8, 8), (16, 8)):
+        slices = ((2, 1), (4, 2), (8, 4), (8, 8), (16, 8))
+        for (runs, shared), ahead in itertools.product(slices, (0, 2)):
             try:
-                tile = MatmulTile(tile_tokens, rows, lane_tokens, runs, slices)
+                tile = MatmulTile(tile_tokens, rows, lane_tokens, runs, shared, ahead)
             except AssertionError:
                 continue  # more than the kernel reads at a time
             if tile_tokens < 2 * tokens and 64 <= tile.workgroup <= 512 and tile.fits(device):

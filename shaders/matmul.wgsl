@@ -4,8 +4,8 @@
 // time in workgroup memory (a run: two words, 32 columns of a quant type or 8 of a float type); SLICES sets of lanes
 // share the runs and add up at the end, so that few rows still fill a device. A lane makes 4 * GROUPS tokens x 4 rows.
 // grid    (row tiles, token tiles, fold of the row tiles); tiles beyond count exit at once; any number of rows
-// TILE_TOKENS, TILE_ROWS, GROUPS (1, 2), RUNS, SLICES, WG, ACCUMULATE  const, as runtime/matmul.py checks them
-// tried   numbers: docs/performance.md
+// TILE_TOKENS, TILE_ROWS, GROUPS (1, 2), RUNS, SLICES, AHEAD, WG, ACCUMULATE  const, as runtime/matmul.py checks them
+// tried   planes of words without padding, 8 x 8 outputs a lane, two buffers: slower. Numbers: docs/performance.md
 struct Params { units: u32, num_rows: u32, first_row: u32, column: u32, y_width: u32, tokens: u32 }
 #include "weights/${weight}.wgsl"
 @group(0) @binding(5) var<storage, read> count: array<u32>;
@@ -17,6 +17,7 @@ const LANES_Y = TILE_TOKENS / (4u * GROUPS);
 const LANES = LANES_X * LANES_Y;
 const X_ITEMS = TILE_TOKENS * 2u * RUNS;
 const W_ITEMS = TILE_ROWS * RUNS;
+const READ_AHEAD = AHEAD == 2u || (AHEAD == 1u && SMALL_ITEMS);  // reading ahead costs registers
 // A cell holds the two words of a run for four tokens or rows of a lane, and a padding word. An index within it is a
 // constant, which needs no bounds check; two padding cells a run keep a row's words in different banks.
 const X_STRIDE = TILE_TOKENS / 4u + 2u;
@@ -40,7 +41,9 @@ fn fetch_w(first_row: u32, first_unit: u32, i: u32) -> WItem {
   let row = first_row + i / RUNS;
   let u = first_unit + i % RUNS;
   var item: WItem;
-  if (row < params.num_rows && u < params.units && (W_ITEMS % WG == 0u || i < W_ITEMS)) { item = fetch_unit(row, u); }
+  if (row < params.num_rows && u < params.units && (W_ITEMS % WG == 0u || i < W_ITEMS)) {
+    item = fetch_weights(row * params.units + u);
+  }
   return item;
 }
 
@@ -64,19 +67,20 @@ fn put_x(item: XItem, i: u32) {
   put_x_word(item, cell, n & 3u, word & 1u);
 }
 
-fn put_w(item: WItem, i: u32) {
+fn put_w(item: WItem, first_row: u32, first_unit: u32, i: u32) {
   if (W_ITEMS % WG != 0u && i >= W_ITEMS) { return; }
   let row = i / RUNS;
-  put_unit(item, i % RUNS, row % LANES_X, row / LANES_X);
+  let u = i % RUNS;
+  put_weights(item, (first_row + row) * params.units + first_unit + u, u, row % LANES_X, row / LANES_X);
 }
 
-fn put(items: Items, i: u32) {
+fn put(items: Items, first_row: u32, u: u32, i: u32) {
   put_x(items.x0, i);
   if (X_ITEMS > WG) { put_x(items.x1, i + WG); }
   if (X_ITEMS > 2u * WG) { put_x(items.x2, i + 2u * WG); }
   if (X_ITEMS > 3u * WG) { put_x(items.x3, i + 3u * WG); }
-  put_w(items.w0, i);
-  if (W_ITEMS > WG) { put_w(items.w1, i + WG); }
+  put_w(items.w0, first_row, u, i);
+  if (W_ITEMS > WG) { put_w(items.w1, first_row, u, i + WG); }
 }
 
 // A lane's outputs: a column a token, four rows in it.
@@ -108,7 +112,7 @@ fn finish_token(mine: vec4<f32>, turn: u32, row: u32, token: u32, live: u32, thr
   workgroupBarrier();
   if (thread / LANES == turn % SLICES) {
     var total = vec4<f32>();
-    for (var i = thread % LANES; i < WG; i += LANES) { total += slice_sums[i]; }
+    for (var s = 0u; s < SLICES; s++) { total += slice_sums[s * LANES + thread % LANES]; }
     store4(total, row, token, live);
   }
   workgroupBarrier();
@@ -136,17 +140,20 @@ fn matmul(
   let first_run = thread / LANES * (RUNS / SLICES);
 
   var sums: Sums;
+  var items: Items;
+  if (READ_AHEAD) { items = fetch(first_token, live, first_row, 0u, thread); }
   for (var u = 0u; u < params.units; u += RUNS) {
     // Read before the barrier: on its way while other lanes still multiply.
-    let items = fetch(first_token, live, first_row, u, thread);
+    if (!READ_AHEAD) { items = fetch(first_token, live, first_row, u, thread); }
     workgroupBarrier();
-    put(items, thread);
+    put(items, first_row, u, thread);
     workgroupBarrier();
+    if (READ_AHEAD) { items = fetch(first_token, live, first_row, u + RUNS, thread); }
     if (RUNS == SLICES) {
       sums = add_run(sums, first_run, x, t);
     } else {
-      for (var run = first_run; run < first_run + RUNS / SLICES; run += 2u) {
-        sums = add_run(add_run(sums, run, x, t), run + 1u, x, t);
+      for (var r = 0u; r < RUNS / SLICES; r += 2u) {
+        sums = add_run(add_run(sums, first_run + r, x, t), first_run + r + 1u, x, t);
       }
     }
   }

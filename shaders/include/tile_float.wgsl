@@ -5,6 +5,7 @@
 alias Word = vec4<f32>;
 alias XItem = vec4<f32>;
 alias WItem = Eight;
+const SMALL_ITEMS = true;
 
 fn fetch_x_word(token: u32, inside: bool, first_unit: u32, word: u32) -> XItem {
   var item: XItem;
@@ -16,9 +17,9 @@ fn fetch_x_word(token: u32, inside: bool, first_unit: u32, word: u32) -> XItem {
 
 fn put_x_word(item: XItem, cell: u32, n: u32, word: u32) { tile_x[cell][2u * n + word] = item; }
 
-fn fetch_unit(row: u32, u: u32) -> WItem { return load_eight(row, u); }
+fn fetch_weights(i: u32) -> WItem { return load_eight(0u, i); }
 
-fn put_unit(w: WItem, u: u32, lane_x: u32, n: u32) {
+fn put_weights(w: WItem, i: u32, u: u32, lane_x: u32, n: u32) {
   let cell = u * W_STRIDE + lane_x;
   tile_w[cell][2u * n] = w.lo;
   tile_w[cell][2u * n + 1u] = w.hi;

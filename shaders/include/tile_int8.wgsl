@@ -6,6 +6,7 @@
 @group(0) @binding(2) var<storage, read> x_q: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read> x_scales: array<vec4<f32>>;
 alias Word = vec4<u32>;
+const SMALL_ITEMS = SCALE_GROUP == 32u;
 const HAS_MORE = HAS_MINIMUM || SCALE_GROUP == 16u;
 var<workgroup> x_scale: array<vec4<f32>, RUNS * X_STRIDE>;
 var<workgroup> x_sum: array<vec4<f32>, select(1u, RUNS * X_STRIDE, HAS_MINIMUM)>;  // times scale
@@ -13,7 +14,7 @@ var<workgroup> w_scale: array<vec4<f32>, RUNS * W_STRIDE>;
 var<workgroup> w_more: array<vec4<f32>, select(1u, RUNS * W_STRIDE, HAS_MORE)>;  // minimum, or the second word's scale
 
 struct XItem { q: vec4<u32>, scales: vec4<f32> }
-alias WItem = Unit;
+alias WItem = Packed;
 
 fn fetch_x_word(token: u32, inside: bool, first_unit: u32, word: u32) -> XItem {
   let u = first_unit + select(word >> 1u, (word >> 2u) * 2u + (word & 1u), SPLIT_HALVES);
@@ -35,9 +36,11 @@ fn put_x_word(item: XItem, cell: u32, n: u32, word: u32) {
   }
 }
 
-fn fetch_unit(row: u32, u: u32) -> WItem { return load_unit(row, u); }
+fn fetch_weights(i: u32) -> WItem { return fetch_unit(i); }
 
-fn put_unit(w: WItem, u: u32, x: u32, n: u32) {
+// Unit u of the tile, unit i of the matrix.
+fn put_weights(item: WItem, i: u32, u: u32, x: u32, n: u32) {
+  let w = unpack_unit(item, i);
   let cell = u * W_STRIDE + x;
   if (!SPLIT_HALVES) {
     tile_w[cell][2u * n] = w.lo;

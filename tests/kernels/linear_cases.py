@@ -44,7 +44,7 @@ NARROW = linear.LinearTable(
         output=((1, MatvecTile(1, 4, 8)),),
         gate_up=((1, MatvecTile(1, 4, 16)),),
     ),
-    matmul=MatmulTable(1, (MatmulTile(16, 16, 4),)),
+    matmul=MatmulTable(((1, MatmulTile(16, 16, 4)),)),
 )
 """The least of every tile: quick to compile on a software device."""
 

@@ -21,7 +21,8 @@ class MatmulTile:
     """A workgroup makes `tokens` x `rows` outputs, a lane `lane_tokens` (4 or 8) x 4 of them.
 
     `runs` runs of columns (32 of a quant type, 8 of a float type) are in workgroup memory at a time, shared
-    by `slices` sets of lanes.
+    by `slices` sets of lanes. `ahead`: the next ones are read while these are multiplied, never (0), for types
+    that take few registers for it (1), always (2).
     """
 
     tokens: int
@@ -29,6 +30,7 @@ class MatmulTile:
     lane_tokens: int
     runs: int = 2
     slices: int = 1
+    ahead: int = 0
 
     def __post_init__(self) -> None:
         assert self.lane_tokens in (4, 8) and self.tokens % self.lane_tokens == 0, self
@@ -62,33 +64,34 @@ class MatmulTile:
 class MatmulTable:
     """Which tile serves a product, for a tuner to choose from.
 
-    `tiles` go from the one that does most with what it reads to the one that makes most workgroups. The first
-    that makes `workgroups` of them is taken, leaving out those that would be half empty.
+    `tiles`, each with the workgroups that it takes to keep a device busy, go from the one that does most with
+    what it reads to the one that makes most workgroups. The first that makes enough of them is taken, else
+    the last; those that would be half empty are left out.
     """
 
-    workgroups: int
-    tiles: tuple[MatmulTile, ...]
+    tiles: tuple[tuple[int, MatmulTile], ...]  # least workgroups
 
     def tile(self, tokens: int, rows: int) -> MatmulTile:
-        fitting = [tile for tile in self.tiles if tile.tokens < 2 * tokens] or self.tiles[-1:]
-        for tile in fitting:
-            if tile.workgroups(tokens, rows) >= self.workgroups:
+        fitting = [entry for entry in self.tiles if entry[1].tokens < 2 * tokens]
+        for least, tile in fitting:
+            if tile.workgroups(tokens, rows) >= least:
                 return tile
-        return max(fitting, key=lambda tile: tile.workgroups(tokens, rows))
+        return (fitting or self.tiles)[-1][1]
 
 
 MATMUL_TILES = (
-    MatmulTile(64, 64, 8),
-    MatmulTile(32, 64, 4, runs=4, slices=2),
-    MatmulTile(32, 32, 4, runs=8, slices=4),
-    MatmulTile(32, 32, 4),  # where a workgroup has little memory
-    MatmulTile(32, 16, 4, runs=16, slices=8),
+    (128, MatmulTile(64, 64, 8)),
+    (96, MatmulTile(32, 64, 8, runs=4, slices=4, ahead=2)),
+    (72, MatmulTile(32, 32, 4, runs=8, slices=8, ahead=2)),
+    (72, MatmulTile(32, 32, 4)),  # where a workgroup has little memory
+    (1, MatmulTile(32, 16, 4, runs=16, slices=8, ahead=1)),
 )
+"""Measured on an H200, docs/performance.md; its 132 cores take one to four of these workgroups each."""
 
 
 def default_matmul_table(device: Device) -> MatmulTable:
     """The tiles that the device can hold, before any tuning."""
-    return MatmulTable(128, tuple(tile for tile in MATMUL_TILES if tile.fits(device)))
+    return MatmulTable(tuple(entry for entry in MATMUL_TILES if entry[1].fits(device)))
 
 
 def tiled_matmul(
@@ -120,6 +123,7 @@ def tiled_matmul(
         GROUPS=tile.lane_tokens // 4,
         RUNS=tile.runs,
         SLICES=tile.slices,
+        AHEAD=tile.ahead,
         WG=tile.workgroup,
         ACCUMULATE=accumulate,
     )
