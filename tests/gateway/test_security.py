@@ -310,6 +310,37 @@ def test_a_foreign_host_is_refused_on_every_route_k34(make_site: MakeSite, host:
     assert not site.workers
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"content": [{"type": "image_url", "image_url": {"url": "URL"}}]}),
+        ("/v1/chat/completions", {"content": [{"type": "image_url", "image_url": "URL"}]}),
+        ("/v1/chat/completions", {"content": [{"type": "file", "file": {"file_data": "URL"}}]}),
+        ("/api/chat", {"content": "a", "images": ["URL"]}),
+    ],
+)
+def test_no_url_of_a_request_is_fetched(
+    make_site: MakeSite, path: str, fields: dict[str, Any]
+) -> None:
+    visits = []
+
+    async def work() -> httpx.Response:
+        async def visited(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            visits.append(1)
+            writer.close()
+
+        server = await asyncio.start_server(visited, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x.png"
+        message = json.loads(json.dumps({"role": "user", **fields}).replace("URL", url))
+        async with server, make_site().client() as client:
+            reply = await client.post(path, json={"model": "tiny", "messages": [message]})
+            await asyncio.sleep(0.02)
+            return reply
+
+    assert run(work()).status_code == 400
+    assert not visits
+
+
 @pytest.fixture
 def socket_path() -> Iterator[Path]:
     """Short: a Unix socket's path has about a hundred bytes."""

@@ -73,6 +73,22 @@ def test_streams_side_by_side_equal_lone_runs() -> None:
     asyncio.run(scenario())
 
 
+def test_a_worker_does_not_get_the_api_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBERD_API_KEYS", "secret")
+    monkeypatch.setenv("EMBERD_API_KEY_FILE", "secrets")
+    monkeypatch.setenv("EMBERD_REPLAY", "wrapper")
+
+    async def scenario() -> dict[str, str]:
+        worker = await start()
+        environment = psutil.Process(worker.pid).environ()
+        await worker.close()
+        return environment
+
+    environment = asyncio.run(scenario())
+    assert environment["EMBERD_REPLAY"] == "wrapper"
+    assert not {"EMBERD_API_KEYS", "EMBERD_API_KEY_FILE"} & {*environment}
+
+
 def test_a_long_prompt_to_a_stopped_worker_does_not_hold_the_event_loop() -> None:
     """100,000 ids are more than the socket holds."""
 

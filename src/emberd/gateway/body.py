@@ -86,19 +86,22 @@ def parse(schema: type[S], body: Json) -> S:
         raise BadRequestError(f"'{path}': {reason}; got {given}", path) from None
 
 
-def ignored_fields(body: Json, schema: type[Schema]) -> list[str]:
-    """Fields that were sent and do nothing, those of objects within as `options.name`."""
+def ignored_fields(body: Json, schema: type[Schema], **parts: type[Schema]) -> list[str]:
+    """Fields that were sent and do nothing, those of objects within as `options.name`.
+
+    `parts` are schemas of fields whose objects the schema leaves free.
+    """
     names = [name for name in body if name not in schema.model_fields]
     for name in schema.model_fields:
-        part, value = _part(schema, name), body.get(name)
+        part, value = parts.get(name) or _part(schema, name), body.get(name)
         if part is not None and isinstance(value, dict):
             names += [f"{name}.{inner}" for inner in ignored_fields(value, part)]
     return names
 
 
-def ignored_header(body: Json, schema: type[Schema], **_parts: type[Schema]) -> dict[str, str]:
+def ignored_header(body: Json, schema: type[Schema], **parts: type[Schema]) -> dict[str, str]:
     """The response header that lists them; empty if there are none."""
-    names = ignored_fields(body, schema)
+    names = ignored_fields(body, schema, **parts)
     shown = [name for name in names if _IGNORED_NAME.fullmatch(name)][:_MAX_IGNORED]
     return {"x-emberd-ignored": ", ".join(shown)} if shown else {}
 
