@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from emberd.config import Config
 from emberd.errors import ModelLoadError, WorkerDiedError
 from emberd.gateway.app import create_app
-from emberd.gateway.server import Server, open_sockets
+from emberd.gateway.listen import open_sockets
+from emberd.gateway.server import Server
 from emberd.gguf.reader import GGUFFile
 from emberd.models.manager import ModelManager
 from emberd.models.store import ModelStore
@@ -28,6 +29,7 @@ from emberd.protocol import (
     EmbedRequest,
     GenerateRequest,
     SequenceUpdate,
+    StepMessage,
     WorkerInfo,
     WorkerOptions,
 )
@@ -68,6 +70,10 @@ class FakeWorker:
     running: set[str] = field(default_factory=set)
     cancelled: list[str] = field(default_factory=list)
     prefilled: asyncio.Event = field(default_factory=asyncio.Event)  # cleared: prompts are read
+
+    @property
+    def stats(self) -> StepMessage:
+        return StepMessage((), len(self.running), 0, self.info.num_blocks - len(self.running))
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[SequenceUpdate, None]:
         self.requests.append(request)

@@ -32,7 +32,8 @@ from .service import Service
 def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = ()) -> FastAPI:
     """The ASGI application; `preload` names models to load at its start.
 
-    Its shutdown ends the manager's workers; `app.state.service` drains it before.
+    Its shutdown ends the manager's workers; `app.state.service` drains it before. Raises ConfigError when the
+    key file cannot be read.
     """
     service = Service(config, manager)
 
@@ -63,7 +64,7 @@ def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = (
         app.include_router(router)
     for kind in (EmberdError, HTTPException, ClientDisconnect):
         app.add_exception_handler(kind, errors.handle)
-    app.add_middleware(Edge, service=service)
+    app.add_middleware(Edge, service=service, keys=config.keys())
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 

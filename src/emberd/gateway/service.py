@@ -8,18 +8,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .. import logs
 from ..config import Config
-from ..errors import BadRequestError, ContextOverflowError, OverloadedError
+from ..errors import BadRequestError, ContextOverflowError, OverloadedError, QueueFullError
 from ..models.loaded import LoadedModel
 from ..models.manager import ModelManager
 from .embeddings import Embedded, embed_all
 from .generate import Generation, Prompt
+from .metrics import Metrics
 from .sampling import Sampling, sampling_params
+
+logger = logging.getLogger(__name__)
 
 LEAVING = "the daemon is shutting down; try again when it is back"
 
@@ -49,6 +54,8 @@ class Service:
     def __init__(self, config: Config, manager: ModelManager) -> None:
         self.config = config
         self.manager = manager
+        self.metrics = Metrics(manager.loaded, lambda: self.num_sequences, config.queue_limit)
+        manager.wrap = self.metrics.metered
         self.leaving = False
         self._generations: set[Generation] = set()
         self._num_starting = 0  # requests whose model loads or whose prompt is being read
@@ -170,7 +177,7 @@ class Service:
             raise OverloadedError(LEAVING)
         taken, limit = self.num_sequences + self._num_starting, self.config.queue_limit
         if taken + num_new > limit:
-            raise OverloadedError(
+            raise QueueFullError(
                 "server busy, please try again. maximum pending requests exceeded: "
                 f"{taken} of {limit} (EMBERD_QUEUE_LIMIT) are running or waiting"
             )
@@ -179,6 +186,22 @@ class Service:
         self._generations.discard(generation)
         self._see_whether_idle()
         self.manager.release(generation.model)
+        usage = generation.usage
+        counts = usage.num_prompt_tokens, usage.num_cached_tokens, usage.num_completion_tokens
+        self.metrics.replied(generation.model.name, *counts)
+        logger.info(
+            "reply",
+            extra=logs.fields(
+                model=generation.model.name,
+                sequences=len(generation),
+                prompt_tokens=usage.num_prompt_tokens,
+                cached_tokens=usage.num_cached_tokens,
+                completion_tokens=usage.num_completion_tokens,
+                load_ms=round(generation.load_ns / 1e6),
+                first_token_ms=round(generation.prompt_ns / 1e6),
+                decode_ms=round(generation.decode_ns / 1e6),
+            ),
+        )
 
     def _see_whether_idle(self) -> None:
         if not self._generations and not self._num_starting:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from ..errors import BadRequestError, ModelFileError
 from ..gguf.reader import GGUFFile
-from ..protocol import EmbedRequest, GenerateRequest, SequenceUpdate, WorkerInfo
+from ..protocol import EmbedRequest, GenerateRequest, SequenceUpdate, StepMessage, WorkerInfo
 from ..text.detokenize import Detokenizer
 from ..text.template import ChatTemplate, render_to_ids
 from ..text.tokenizer import Tokenizer
@@ -34,6 +34,10 @@ class Worker(Protocol):
 
     @property
     def info(self) -> WorkerInfo: ...
+
+    @property
+    def stats(self) -> StepMessage:
+        """Counts of sequences and free KV blocks, as the worker told them last."""
 
     @property
     def alive(self) -> bool: ...

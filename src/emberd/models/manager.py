@@ -26,15 +26,21 @@ logger = logging.getLogger(__name__)
 _WORDS: dict[Capability, str] = {"completion": "generate", "embedding": "embeddings"}
 
 StartWorker = Callable[[WorkerOptions], Awaitable[Worker]]
+Wrap = Callable[[Worker, str], Worker]
 
 
 class ModelManager:
-    """Lives on one event loop. Every model that `acquire` gives must be given to `release` once."""
+    """Lives on one event loop. Every model that `acquire` gives must be given to `release` once.
+
+    `wrap` may be set to stand between each worker started from then on and those who use it; it gets the
+    worker and the model's name.
+    """
 
     def __init__(
         self, config: Config, store: ModelStore, start_worker: StartWorker = WorkerClient.start
     ) -> None:
         self.store = store
+        self.wrap: Wrap = lambda worker, _name: worker
         self._config = config
         self._start_worker = start_worker
         self._loaded: dict[Path, LoadedModel] = {}
@@ -159,7 +165,8 @@ class ModelManager:
         except BaseException:
             await worker.close()
             raise
-        return LoadedModel(stored, loaded_text, worker, self._default_keep_alive(stored.path))
+        wrapped = self.wrap(worker, stored.name)
+        return LoadedModel(stored, loaded_text, wrapped, self._default_keep_alive(stored.path))
 
     def _load_ended(self, stored: StoredModel, done: asyncio.Task[LoadedModel]) -> None:
         del self._loading[stored.path]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
@@ -15,6 +16,7 @@ from asyncio.subprocess import DEVNULL, Process, create_subprocess_exec
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
+from emberd import logs
 from emberd.errors import (
     ConfigError,
     DeviceError,
@@ -37,6 +39,7 @@ from .channel import LoadFailure, LoadProgress, encode, receive
 
 WORKER_COMMAND = (sys.executable, "-m", "emberd.worker.process")
 REAP_SECONDS = 5.0
+KEY_VARIABLES = {"EMBERD_API_KEYS", "EMBERD_API_KEY_FILE"}
 LOAD_ERRORS = {
     kind.__name__: kind for kind in (ModelFileError, ModelLoadError, DeviceError, ConfigError)
 }
@@ -92,11 +95,12 @@ class WorkerClient:
             try:
                 process = await create_subprocess_exec(
                     *command,
-                    str(log.getEffectiveLevel()),
+                    f"{logging.getLevelName(log.getEffectiveLevel())}:{logs.style()}",
                     str(theirs.fileno()),
                     stdin=DEVNULL,
                     stdout=DEVNULL,
                     pass_fds=[theirs.fileno()],
+                    env=_environment(),
                 )
             except BaseException:
                 writer.close()
@@ -252,6 +256,11 @@ class WorkerClient:
         if code is not None and code < 0:
             return f"exit code {code}, {signal.Signals(-code).name}"
         return f"exit code {code}"
+
+
+def _environment() -> dict[str, str]:
+    """Without the API keys: a worker reads files that others wrote, and needs none."""
+    return {name: value for name, value in os.environ.items() if name not in KEY_VARIABLES}
 
 
 def _merge(updates: list[SequenceUpdate]) -> SequenceUpdate:

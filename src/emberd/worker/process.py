@@ -1,7 +1,7 @@
 """The worker process: loads one model, then serves it until the gateway closes the channel.
 
-Started by client.py, with the log level and the channel's file descriptor as its last arguments. The
-only module that brings engine and runners together; it knows no text and no HTTP.
+Started by client.py, with how to log (LEVEL:STYLE) and the channel's file descriptor as its last arguments.
+The only module that brings engine and runners together; it knows no text and no HTTP.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from emberd import logs
 from emberd.engine import EncoderEngine, Engine
 from emberd.errors import EmberdError
 from emberd.gguf.encoder import is_encoder
@@ -142,6 +143,7 @@ def load(channel: Channel, options: WorkerOptions, make_runner: MakeRunner) -> A
 def serve(channel: Channel, inbox: Inbox, engine: AnyEngine) -> None:
     """Step while there is work, wait for a message while there is none. Ends only by an exception:
     EOFError when the gateway is gone, anything else when a step failed."""
+    told = StepMessage(())
     while True:
         refusals = []
         for message in inbox.take_all(wait=not engine.has_work):
@@ -153,8 +155,10 @@ def serve(channel: Channel, inbox: Inbox, engine: AnyEngine) -> None:
             elif isinstance(message, Cancel):
                 engine.cancel(message.request_id)
         step = _step(channel, engine)
-        if refusals or step.updates:
+        counts = replace(step, updates=())
+        if refusals or step.updates or counts != told:
             channel.send(replace(step, updates=(*refusals, *step.updates)))
+            told = counts
 
 
 def _step(channel: Channel, engine: AnyEngine) -> StepMessage:
@@ -171,12 +175,12 @@ def _refusal(request: GenerateRequest | EmbedRequest, error: EmberdError) -> Seq
 
 def main(make_runner: MakeRunner = load_runner) -> int:
     """Run a worker as the last two arguments say; returns the exit code."""
-    level, descriptor = map(int, sys.argv[-2:])
-    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+    log_level, _, log_style = sys.argv[-2].partition(":")
+    logs.setup(log_level, log_style)
     # A terminal or a service manager signals every process of the daemon; only the daemon decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    channel = Channel(socket.socket(fileno=descriptor))
+    channel = Channel(socket.socket(fileno=int(sys.argv[-1])))
     inbox = Inbox(channel)
     try:
         options = inbox.take()

@@ -56,7 +56,12 @@ def running_item(model: LoadedModel) -> Json:
         "expires_at": rfc3339(model.expires_at or NEVER),
         "size_vram": size if model.info.device_kind == "gpu" else 0,
         "context_length": model.context_length,
-        "emberd": {"device": model.info.device, "active": model.active},
+        "emberd": {
+            "device": model.info.device,
+            "active": model.active,
+            "blocks": model.info.num_blocks,
+            "blocks_free": model.worker.stats.num_free_blocks,
+        },
     }
 
 
