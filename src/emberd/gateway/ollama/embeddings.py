@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -20,11 +20,15 @@ from ..stream import while_connected
 router = APIRouter(prefix="/api")
 
 
+class NoOptions(Schema):
+    """No option changes an embedding: all are listed as ignored."""
+
+
 class EmbeddingFields(Schema):
     """What both routes take."""
 
     model: Text
-    options: dict[str, Any] | None = None  # none of them changes an embedding
+    options: NoOptions | None = None
     keep_alive: Number | Text | None = None
 
     def keep_alive_seconds(self) -> float | None:
@@ -47,10 +51,6 @@ class OldEmbeddingsRequest(EmbeddingFields):
     prompt: Text | None = None
 
 
-class _NoOptions(Schema):
-    """For listing every option as ignored."""
-
-
 BODIES = (EmbedRequest, OldEmbeddingsRequest)
 
 
@@ -70,7 +70,7 @@ async def embed(request: Request) -> Response:
         "load_duration": done.load_ns,
         "prompt_eval_count": done.num_prompt_tokens,
     }
-    return JSONResponse(answer, headers=ignored_header(raw, EmbedRequest, options=_NoOptions))
+    return JSONResponse(answer, headers=ignored_header(raw, EmbedRequest, options=NoOptions))
 
 
 @router.post("/embeddings", openapi_extra=documented(OldEmbeddingsRequest))
@@ -79,7 +79,7 @@ async def embeddings(request: Request) -> Response:
     body, raw = await read_body(request, OldEmbeddingsRequest)
     done = await _embed(request, body, [body.prompt] if body.prompt else [], True, "prompt")
     vector = done.vectors[0].tolist() if done.vectors else []
-    headers = ignored_header(raw, OldEmbeddingsRequest, options=_NoOptions)
+    headers = ignored_header(raw, OldEmbeddingsRequest, options=NoOptions)
     return JSONResponse({"embedding": vector}, headers=headers)
 
 
