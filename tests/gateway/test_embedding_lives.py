@@ -85,7 +85,7 @@ def test_leaving_waits_for_embeddings_and_ends_them_after_the_grace_time_k38(
     run(work())
 
 
-def test_a_full_queue_is_503(make_site: MakeSite, embedding_models: Path) -> None:
+def test_a_full_queue_is_429(make_site: MakeSite, embedding_models: Path) -> None:
     """HT-15."""
     site = make_site({"prefill": False}, models_dir=embedding_models, queue_limit=1)
 
@@ -95,7 +95,7 @@ def test_a_full_queue_is_503(make_site: MakeSite, embedding_models: Path) -> Non
             first = asyncio.ensure_future(client.post(OPENAI, json=body))
             await site.until(lambda: site.workers and len(site.workers[0].running) == 5)
             second = await client.post(OPENAI, json=body)
-            assert second.status_code == 503 and second.headers["retry-after"]
+            assert second.status_code == 429 and second.headers["retry-after"]
             site.workers[0].prefilled.set()
             assert (await first).status_code == 200
 
@@ -142,5 +142,27 @@ def test_ollama_python_embeds_cl04(make_site: MakeSite, embedding_models: Path) 
             with pytest.raises(ollama.ResponseError, match="does not support embeddings"):
                 await client.embed("tiny", "the")
             assert (await client.show("encoder")).capabilities == ["embedding"]
+
+    run(work())
+
+
+def test_embeddings_are_counted_and_strictness_holds(
+    make_site: MakeSite, embedding_models: Path
+) -> None:
+    site = make_site(models_dir=embedding_models, strict=True)
+
+    async def work() -> None:
+        async with site.client() as client:
+            body = {"model": "encoder", "input": ["the", "hello"]}
+            assert (await client.post(OPENAI, json=body)).status_code == 200
+            page = (await client.get("/metrics")).text
+            assert 'emberd_sequences_total{end="stop",model="encoder:latest"} 2.0' in page
+            assert 'emberd_prompt_tokens_total{model="encoder:latest"} 6.0' in page
+            for path, extra, name in (
+                (OPENAI, {"user": "me"}, "user"),
+                ("/api/embed", {"options": {"num_ctx": 64}}, "options.num_ctx"),
+            ):
+                refused = await client.post(path, json={**body, **extra})
+                assert refused.status_code == 400 and name in refused.text
 
     run(work())

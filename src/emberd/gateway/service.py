@@ -159,7 +159,9 @@ class Service:
             vectors = await embed_all(model, request_id, inputs)
         finally:
             self.manager.release(model)
-        return Embedded(vectors, sum(map(len, inputs)), load_ns)
+        num_prompt_tokens = sum(map(len, inputs))
+        self.metrics.replied(model.name, num_prompt_tokens, 0, 0)
+        return Embedded(vectors, num_prompt_tokens, load_ns)
 
     @contextlib.contextmanager
     def _starting(self) -> Iterator[None]:
