@@ -91,8 +91,9 @@ def ignored_fields(body: Json, schema: type[Schema], **parts: type[Schema]) -> l
 
     `parts` are schemas of fields whose objects the schema leaves free.
     """
-    names = [name for name in body if name not in schema.model_fields]
-    for name in schema.model_fields:
+    known = schema.model_fields
+    names = [name for name, value in body.items() if name not in known and value is not None]
+    for name in known:
         part, value = parts.get(name) or _part(schema, name), body.get(name)
         if part is not None and isinstance(value, dict):
             names += [f"{name}.{inner}" for inner in ignored_fields(value, part)]
