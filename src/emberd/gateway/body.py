@@ -113,7 +113,7 @@ def refuse_ignored(body: Json, schema: type[Schema]) -> None:
         shown = ", ".join(f"'{name:.64}'" for name in names[:_MAX_IGNORED])
         raise BadRequestError(
             f"not used by this build: {shown}; leave it out, or serve without EMBERD_STRICT",
-            names[0],
+            names[0][:64],
         )
 
 
@@ -127,7 +127,7 @@ def _part(schema: type[Schema], name: str) -> type[Schema] | None:
 
 async def _read(request: Request, limit: int) -> bytes:
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
+    if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit):
         raise BodyTooLargeError(limit)
     chunks, size = [], 0
     async for chunk in request.stream():
