@@ -141,7 +141,7 @@ def test_large_bodies_are_read_whole(make_site: MakeSite) -> None:
 
 @pytest.mark.parametrize("path", ROUTES)
 def test_fields_that_do_nothing_are_listed_oc14(make_site: MakeSite, path: str) -> None:
-    body = {**ROUTES[path], "store": True, "user": "u", "strange field": 1}
+    body = {**ROUTES[path], "store": True, "user": "u", "strange field": 1, "seen": None}
     response = post(make_site(), path, json=body)
     assert response.status_code == 200
     assert response.headers["x-emberd-ignored"] == "store, user"

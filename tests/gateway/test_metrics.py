@@ -60,7 +60,12 @@ def test_replies_are_counted(make_site: MakeSite) -> None:
     assert found[f'emberd_sequences_total{{end="length",{MODEL}}}'] == 1
     assert found[f"emberd_time_to_first_token_seconds_count{{{MODEL}}}"] == 3
     assert found[f"emberd_time_to_first_token_seconds_sum{{{MODEL}}}"] > 0
-    assert found[f"emberd_token_gap_seconds_count{{{MODEL}}}"] == total - 3
+    gaps = "emberd_token_gap_seconds"
+    assert found[f"{gaps}_count{{{MODEL}}}"] == total - 3
+    assert found[f"{gaps}_sum{{{MODEL}}}"] >= 0.001 * (total - 3)
+    buckets = [n for name, n in found.items() if name.startswith(f"{gaps}_bucket")]
+    assert buckets == sorted(buckets) and buckets[-1] == total - 3
+    assert found[f'{gaps}_bucket{{le="0.001",{MODEL}}}'] == 0
     route = 'method="POST",route="/v1/chat/completions",status="200"'
     assert found[f"emberd_http_requests_total{{{route}}}"] == 2
     assert found['emberd_http_request_seconds_count{route="/api/chat"}'] == 1

@@ -91,8 +91,9 @@ def ignored_fields(body: Json, schema: type[Schema], **parts: type[Schema]) -> l
 
     `parts` are schemas of fields whose objects the schema leaves free.
     """
-    names = [name for name in body if name not in schema.model_fields]
-    for name in schema.model_fields:
+    known = schema.model_fields
+    names = [name for name, value in body.items() if name not in known and value is not None]
+    for name in known:
         part, value = parts.get(name) or _part(schema, name), body.get(name)
         if part is not None and isinstance(value, dict):
             names += [f"{name}.{inner}" for inner in ignored_fields(value, part)]
@@ -112,7 +113,7 @@ def refuse_ignored(body: Json, schema: type[Schema]) -> None:
         shown = ", ".join(f"'{name:.64}'" for name in names[:_MAX_IGNORED])
         raise BadRequestError(
             f"not used by this build: {shown}; leave it out, or serve without EMBERD_STRICT",
-            names[0],
+            names[0][:64],
         )
 
 
@@ -126,7 +127,7 @@ def _part(schema: type[Schema], name: str) -> type[Schema] | None:
 
 async def _read(request: Request, limit: int) -> bytes:
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
+    if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit):
         raise BodyTooLargeError(limit)
     chunks, size = [], 0
     async for chunk in request.stream():

@@ -5,7 +5,9 @@ Every name is documented in docs/operations.md. Knows models and workers, no API
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import itertools
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 
@@ -16,7 +18,12 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -80,13 +87,8 @@ class Metrics:
             buckets=_SECONDS,
             registry=registry,
         )
-        self._gap = Histogram(
-            "emberd_token_gap_seconds",
-            "Between a sequence's tokens.",
-            ("model",),
-            buckets=_GAPS,
-            registry=registry,
-        )
+        self._gaps = _Gaps()
+        registry.register(self._gaps)
 
     def answered(self, route: str, method: str, status: int, seconds: float) -> None:
         self._requests.labels(route, method, str(status)).inc()
@@ -105,7 +107,7 @@ class Metrics:
         return _MeteredWorker(
             worker,
             self._first_token.labels(model).observe,
-            self._gap.labels(model).observe,
+            self._gaps.of(model),
             lambda end: self._sequences.labels(model, end).inc(),
         )
 
@@ -120,12 +122,12 @@ class _MeteredWorker:
         self,
         worker: Worker,
         first_token: Callable[[float], None],
-        gap: Callable[[float], None],
+        gaps: _GapCounts,
         ended: Callable[[str], None],
     ) -> None:
         self._worker = worker
         self._first_token = first_token
-        self._gap = gap
+        self._gaps = gaps
         self._ended = ended
 
     @property
@@ -151,9 +153,8 @@ class _MeteredWorker:
                     if num_tokens := len(update.token_ids):
                         now = time.perf_counter()
                         if last:
-                            # Several at once came in one message: their gaps are not known apart.
-                            for _ in range(num_tokens):
-                                self._gap((now - last) / num_tokens)
+                            # Tokens that came in one message: their gaps are not known apart.
+                            self._gaps.add((now - last) / num_tokens, num_tokens)
                         else:
                             self._first_token(now - started)
                         last = now
@@ -176,6 +177,39 @@ class _MeteredWorker:
             raise
         finally:
             self._ended(end)
+
+
+class _GapCounts:
+    """Of one model, by bucket. Counted once a token, where the library's histogram would take 3 µs each."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_GAPS) + 1)
+        self.seconds = 0.0
+
+    def add(self, gap: float, num_tokens: int) -> None:
+        self.counts[bisect.bisect_left(_GAPS, gap)] += num_tokens
+        self.seconds += gap * num_tokens
+
+
+class _Gaps(Collector):
+    def __init__(self) -> None:
+        self._by_model: dict[str, _GapCounts] = {}
+
+    def of(self, model: str) -> _GapCounts:
+        return self._by_model.setdefault(model, _GapCounts())
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        family = HistogramMetricFamily(
+            "emberd_token_gap_seconds", "Between a sequence's tokens.", labels=("model",)
+        )
+        bounds = [*(f"{float(bound)}" for bound in _GAPS), "+Inf"]
+        for model, gaps in self._by_model.items():
+            totals = itertools.accumulate(gaps.counts)
+            family.add_metric((model,), list(zip(bounds, totals, strict=True)), gaps.seconds)
+        yield family
 
 
 class _State(Collector):
