@@ -136,6 +136,13 @@ def test_the_median_of_the_rounds_counts(tuned_kernels: Kernels, weights: ModelW
     assert table.num_tuned == 0
 
 
+def test_a_clock_that_shows_nothing_keeps_the_rules(
+    tuned_kernels: Kernels, weights: ModelWeights
+) -> None:
+    stopped = FakeClock({tile: 0.0 for tile in [(4, 8), (4, 16), (4, 32), (2, 8)]})
+    assert tuned(tuned_kernels, weights, stopped, None).num_tuned == 0
+
+
 def test_what_was_measured_is_kept(
     tuned_kernels: Kernels, weights: ModelWeights, tmp_path: Path
 ) -> None:

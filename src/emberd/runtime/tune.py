@@ -175,6 +175,8 @@ class Tuner:
         seconds = self._seconds(trial, list(chains.values()))
         medians = dict(zip(chains, seconds, strict=True))
         best = min(medians, key=medians.__getitem__)
+        if medians[rule] <= 0:  # a clock too coarse to tell
+            return None
         gain = 1 - medians[best] / medians[rule]
         logger.debug("%s: %s, %.0f %% faster than %s", product, best, 100 * gain, rule)
         return best if gain > LEAST_GAIN else None
@@ -203,7 +205,7 @@ class Tuner:
         """The median time of each chain, over so many of the matrices that a measurement means something."""
         once = [record(self._device, chains[0][0], trial.output)]
         self._clock(once, 1)  # the first run may still set something up
-        wanted = self._clock.least_seconds / max(self._clock(once, 1)[0], 1e-7)
+        wanted = self._clock.least_seconds / max(self._clock(once, 1)[0], 1e-6)
         length = min(len(chains[0]), max(1, round(wanted)))
         times = max(1, round(wanted / length))
         recordings = [
