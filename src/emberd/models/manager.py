@@ -151,6 +151,7 @@ class ModelManager:
             kv_memory=config.kv_memory,
             max_sequences=config.max_sequences,
             max_batch_tokens=config.max_batch_tokens,
+            cache_dir=str(config.cache_dir),
         )
         text = asyncio.ensure_future(
             asyncio.to_thread(ModelText.load, stored.path, config.cache_dir)
