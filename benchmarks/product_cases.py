@@ -136,6 +136,7 @@ def _matvec_tiles(device: Device) -> Iterator[MatvecTile]:
 
 def _matmul_tiles(device: Device, tokens: int) -> Iterator[MatmulTile]:
     """Tiles that the device can hold, and that are not far larger than the tokens."""
+    most = 64 if device.info.is_software else 512  # which compiles for seconds
     for tile_tokens, rows, lane_tokens in itertools.product((16, 32, 64), (16, 32, 64), (4, 8)):
         slices = ((2, 1), (4, 2), (8, 4), (8, 8), (16, 8))
         for (runs, shared), ahead in itertools.product(slices, (0, 2)):
@@ -143,7 +144,7 @@ def _matmul_tiles(device: Device, tokens: int) -> Iterator[MatmulTile]:
                 tile = MatmulTile(tile_tokens, rows, lane_tokens, runs, shared, ahead)
             except AssertionError:
                 continue  # more than the kernel reads at a time
-            if tile_tokens < 2 * tokens and 64 <= tile.workgroup <= 512 and tile.fits(device):
+            if tile_tokens < 2 * tokens and 64 <= tile.workgroup <= most and tile.fits(device):
                 yield tile
 
 

@@ -37,10 +37,12 @@ const HEADS_TOGETHER = 4u;
 const KEY_HEAD = HEADS_TOGETHER; // the new key's place behind the query heads
 const NEG_LARGE = -3.0e38;
 var<workgroup> query: array<KvFour, STEPS * 8u>; // columns: heads
-var<workgroup> new_key: array<Kv, STEPS * 8u>;
+// The new key and value as cached. In workgroup memory as words, since a driver may drop a round trip through f16.
+var<workgroup> new_key: array<KvWord, STEPS * 8u>;
+var<workgroup> new_value: array<KvWord, WORDS>;
 var<workgroup> weights: array<vec4<f32>, WG + 4u * STRIDE>; // of the tile's keys; zeros behind them
 var<workgroup> rows_of: array<u32, WG>; // each key's first word in the caches
-var<workgroup> sums: array<KvFour, WG>;
+var<workgroup> sums: array<Kv, HEADS_TOGETHER * WG>; // by head, so that neighbouring lanes touch neighbouring words
 #include "include/rotate.wgsl"
 #include "include/${heads}.wgsl"
 #include "include/${reduce}.wgsl"
@@ -84,8 +86,8 @@ fn scores_of(key_row: u32) -> vec4<f32> {
 fn score_of_new() -> vec4<f32> {
   var score = vec4<f32>();
   for (var w = 0u; w < STEPS * 8u; w += 4u) {
-    score += new_key[w] * query[w] + new_key[w + 1u] * query[w + 1u];
-    score += new_key[w + 2u] * query[w + 2u] + new_key[w + 3u] * query[w + 3u];
+    score += kv_unpack(new_key[w]) * query[w] + kv_unpack(new_key[w + 1u]) * query[w + 1u];
+    score += kv_unpack(new_key[w + 2u]) * query[w + 2u] + kv_unpack(new_key[w + 3u]) * query[w + 3u];
   }
   return score;
 }
@@ -122,7 +124,8 @@ fn attention_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invo
   let newest = context - 1u;
   let has_new = group.x + 1u == share.live; // the last split
   let end = min(share.end, newest); // of the keys that the cache holds
-  var key_row = slot_row(row, min(share.begin + lane, newest), kv_head);
+  let last = max(end, 1u) - 1u;
+  var key_row = slot_row(row, min(share.begin + lane, last), kv_head);
   let new_row = slot_row(row, newest, kv_head);
   let first_query = row * params.qk_width + first_head * HEAD_DIM;
   let key_head = row * params.qk_width + (params.num_heads + kv_head) * HEAD_DIM;
@@ -141,22 +144,21 @@ fn attention_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invo
   for (var i = WG + lane; i < WG + 4u * STRIDE; i += WG) { weights[i] = vec4<f32>(); }
   let word = lane % WORDS;
   let key_group = lane / WORDS;
-  var new_value = Kv();
-  if (has_new) {
-    let i = v_row + word * KV_DIMS;
-    let v_word = kv_pack(kv_from(v[i], v[i + 1u], v[i + 2u], v[i + 3u]));
-    new_value = kv_unpack(v_word);
-    if (lane >= WORDS && lane < STEPS * 8u) { new_key[lane] = Kv(); }
+  if (has_new && lane < STEPS * 8u) {
+    var k_word = KvWord();
     if (lane < WORDS) {
-      let k_word = kv_pack(rotated_kv(head_base(KEY_HEAD, key_head), word, table_row));
-      new_key[word] = kv_unpack(k_word);
+      let i = v_row + word * KV_DIMS;
+      let v_word = kv_pack(kv_from(v[i], v[i + 1u], v[i + 2u], v[i + 3u]));
+      k_word = kv_pack(rotated_kv(head_base(KEY_HEAD, key_head), word, table_row));
+      new_value[word] = v_word;
       if (first == 0u) {
         k_cache[new_row + word] = k_word;
         v_cache[new_row + word] = v_word;
       }
     }
+    new_key[lane] = k_word;
   }
-  workgroupBarrier(); // query and new key are there
+  workgroupBarrier(); // query, new key and new value are there
 
   var sum = KvFour();
   var most = vec4<f32>(NEG_LARGE);
@@ -164,14 +166,16 @@ fn attention_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invo
   if (has_new) {
     most = score_of_new();
     if (lane == 0u) { total = vec4<f32>(1.0); }
-    if (key_group == 0u) { sum = KvFour(new_value, new_value, new_value, new_value); }
+    if (key_group == 0u) {
+      let value = kv_unpack(new_value[word]);
+      sum = KvFour(value, value, value, value);
+    }
   }
   for (var tile = share.begin; tile < end; tile += WG) {
     let num_keys = min(WG, end - tile);
     rows_of[lane] = key_row;
-    var score = vec4<f32>(NEG_LARGE);
-    if (lane < num_keys) { score = scores_of(key_row); }
-    key_row = slot_row(row, min(tile + WG + lane, newest), kv_head); // the next tile's
+    let score = select(vec4<f32>(NEG_LARGE), scores_of(key_row), lane < num_keys); // lanes past the end: the last key
+    key_row = slot_row(row, min(tile + WG + lane, last), kv_head); // the next tile's
     let now = max(most, most_of(score, lane));
     let shrink = exp(most - now);
     most = now;
@@ -190,22 +194,26 @@ fn attention_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invo
         sum += weighted(c, key + 2u * STRIDE) + weighted(d, key + 3u * STRIDE);
       }
     }
-    workgroupBarrier(); // the tile's values are read
+    if (tile + WG < end) { workgroupBarrier(); } // the tile's values are read
   }
 
-  sums[lane] = sum;
+  sums[lane] = sum[0];
+  sums[WG + lane] = sum[1];
+  sums[2u * WG + lane] = sum[2];
+  sums[3u * WG + lane] = sum[3];
   let total_all = sum_of(total, lane);
   let head_row = row * params.num_heads + first_head;
   for (var i = lane; i < num_heads * WORDS; i += WG) {
     let column = i / WORDS;
     let w = i % WORDS;
+    let at = column * WG + w;
     var value = Kv();
     var g = 0u;
     for (; g + 3u < KEY_GROUPS; g += 4u) {
-      value += sums[g * WORDS + w][column] + sums[(g + 1u) * WORDS + w][column]
-        + sums[(g + 2u) * WORDS + w][column] + sums[(g + 3u) * WORDS + w][column];
+      value += sums[at + g * WORDS] + sums[at + (g + 1u) * WORDS]
+        + sums[at + (g + 2u) * WORDS] + sums[at + (g + 3u) * WORDS];
     }
-    for (; g < KEY_GROUPS; g++) { value += sums[g * WORDS + w][column]; }
+    for (; g < KEY_GROUPS; g++) { value += sums[at + g * WORDS]; }
     attended(value, column, w, head_row, group.x, most[column], total_all[column]);
   }
   finish_attended(head_row, num_heads, lane);

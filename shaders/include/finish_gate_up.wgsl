@@ -9,7 +9,7 @@ const TILE_QUADS = TILE_ROWS / 8u;
 const QUADS = M * TILE_QUADS;
 const RUNS_EACH = TILE_ROWS / 64u;
 #include "include/activation.wgsl"
-#include "include/quantize_tile.wgsl"
+#include "include/${quantize}.wgsl"
 var<workgroup> pairs: array<vec2<f32>, M * TILE_ROWS / 2u>;
 
 fn weight_row(tile: u32, local: u32) -> u32 {

@@ -12,7 +12,7 @@
 const TILE_QUADS = TILE_ROWS / 4u;
 const QUADS = M * TILE_QUADS;
 const RUNS_EACH = TILE_ROWS / 32u;
-#include "include/quantize_tile.wgsl"
+#include "include/${quantize}.wgsl"
 var<workgroup> quad_squares: array<f32, QUADS>;
 
 fn weight_row(tile: u32, local: u32) -> u32 { return tile * TILE_ROWS + local; }
@@ -58,6 +58,7 @@ fn finish_tile(early: vec4<f32>, tile: u32, first: u32, live: u32, thread: u32) 
   let row_runs = params.num_rows / 32u;
   let places = Places(first * row_runs + tile * RUNS_EACH, row_runs, (max(live, first) - first) * RUNS_EACH);
   quantize_tile(places, thread);
+  workgroupBarrier(); // every quad's squares are there
   for (var r = thread; r < QUADS / 8u; r += WG) {
     var sum = 0.0;
     for (var i = 8u * r; i < 8u * r + 8u; i++) { sum += quad_squares[i]; }

@@ -57,3 +57,9 @@ def activations(
 
 def _first_rows(tensor: Tensor, rows: int) -> Tensor:
     return Tensor(tensor.buffer, (rows, *tensor.shape[1:]), tensor.dtype, tensor.offset)
+
+
+def quantize_include(device: Device) -> str:
+    """Which include rounds values in workgroup memory to int8: by subgroups where they hold whole runs."""
+    by_subgroup = device.subgroup_size is not None and device.subgroup_size % 8 == 0
+    return "quantize_tile_subgroup" if by_subgroup else "quantize_tile"

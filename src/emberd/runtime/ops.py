@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import DeviceError
-from .activations import QuantizedActivations
+from .activations import QuantizedActivations, quantize_include
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernel, Kernels
@@ -240,10 +240,13 @@ def attention_decode(
         assert head_dim % 32 == 0 and y.width == num_heads * head_dim, y
         target, out = "attended_int8", (y.q, y.scales)
     subgroup = kernels.device.subgroup_size
+    out_includes = {"kv": kv}
+    if target == "attended_int8":
+        out_includes["quantize"] = quantize_include(kernels.device)
     kernel = kernels.get(
         "attention_decode",
         {
-            "kv": kv,
+            **(out_includes if splits == 1 else {"kv": kv}),
             "heads": "heads_normed" if rotation.norms else "heads_plain",
             "reduce": "reduce4_subgroup" if subgroup else "reduce4",
             "target": target if splits == 1 else "attended_split",
@@ -277,7 +280,7 @@ def attention_decode(
     merge = kernels.dispatch(
         kernels.get(
             "attention_decode_merge",
-            {"kv": kv, "target": target},
+            {**out_includes, "target": target},
             HEAD_DIM=head_dim,
             WG=64,
             SPLIT_TOKENS=_SPLIT_TOKENS,

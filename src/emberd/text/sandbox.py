@@ -14,11 +14,20 @@ from typing import Any, NoReturn
 from jinja2 import Template, TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from .bounds import BoundedEnvironment, bounded
+
+MAX_FORMAT = 256
+"""Characters of a `strftime_now` format that are read."""
 
 
 class TemplateRefusedError(TemplateError):
     """A template's own `raise_exception`."""
+
+
+class _ImmutableEnvironment(BoundedEnvironment, ImmutableSandboxedEnvironment):
+    """Bounded, and lists and dicts stay as they are."""
 
 
 class _Generation(Extension):
@@ -34,11 +43,13 @@ class _Generation(Extension):
 
 def compiled(source: str, clock: Callable[[], datetime], *, may_append: bool) -> Template:
     """Raises what jinja2 raises. `may_append`: lists and dicts may be changed; give it copies then."""
-    kind = SandboxedEnvironment if may_append else ImmutableSandboxedEnvironment
+    if "{" * 9 in source:
+        raise TemplateError("nine braces in a row")  # jinja2's lexer takes for ever over long runs
+    kind = BoundedEnvironment if may_append else _ImmutableEnvironment
     environment = kind(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-    environment.filters["tojson"] = _tojson
+    environment.filters["tojson"] = bounded("tojson", _tojson)
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: clock().strftime(form)
+    environment.globals["strftime_now"] = lambda form: clock().strftime(form[:MAX_FORMAT])
     return environment.from_string(source)
 
 

@@ -12,7 +12,7 @@ from ...errors import BadRequestError
 from ..body import Flag, Number, Schema, Text, Whole
 from ..sampling import MAX_PENALTY_WINDOW, Sampling
 
-_GO_TEMPLATE = re.compile(r"\{\{[^}]*(?<![\w'\"\])])[.$]")
+_GO_TEMPLATE = re.compile(r"\{\{[^{}]*(?<![\w'\"\])])[.$]")
 _MAX_STOPS = 64
 
 
