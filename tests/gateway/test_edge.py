@@ -162,8 +162,6 @@ def test_unknown_routes_and_methods_answer_in_the_dialect_ht02(
         ("DELETE", "/api/delete"),
         ("POST", "/api/copy"),
         ("POST", "/api/create"),
-        ("POST", "/api/embed"),
-        ("POST", "/api/embeddings"),
         ("POST", "/api/blobs/sha256:abc"),
     ],
 )

@@ -21,7 +21,9 @@ from ..errors import EmberdError
 from ..models.manager import ModelManager
 from . import errors
 from .edge import Edge
+from .ollama import embeddings as ollama_embeddings
 from .ollama import routes as ollama
+from .openai import embeddings as openai_embeddings
 from .openai import routes as openai
 from .root import router as root
 from .service import Service
@@ -52,7 +54,13 @@ def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = (
         redoc_url=None,
     )
     app.state.service = service
-    for router in (root, openai.router, ollama.router):
+    for router in (
+        root,
+        openai.router,
+        openai_embeddings.router,
+        ollama.router,
+        ollama_embeddings.router,
+    ):
         app.include_router(router)
     for kind in (EmberdError, HTTPException, ClientDisconnect):
         app.add_exception_handler(kind, errors.handle)
@@ -65,7 +73,9 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     """The document, with the schemas of the bodies that routes read themselves."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        bodies = [(schema, "validation") for schema in (*openai.BODIES, *ollama.BODIES)]
+        schemas = [*openai.BODIES, *openai_embeddings.BODIES]
+        schemas += [*ollama.BODIES, *ollama_embeddings.BODIES]
+        bodies = [(schema, "validation") for schema in schemas]
         _, definitions = models_json_schema(
             bodies,  # type: ignore[arg-type]
             ref_template="#/components/schemas/{model}",

@@ -29,7 +29,7 @@ from prometheus_client.registry import Collector
 
 from .. import __version__
 from ..models.loaded import LoadedModel, Worker
-from ..protocol import GenerateRequest, SequenceUpdate, StepMessage, WorkerInfo
+from ..protocol import EmbedRequest, GenerateRequest, SequenceUpdate, StepMessage, WorkerInfo
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series beside each counter, which nobody reads
 
@@ -160,6 +160,18 @@ class _MeteredWorker:
                         last = now
                     end = update.finish_reason or end
                     yield update
+        except Exception:
+            end = "error"
+            raise
+        finally:
+            self._ended(end)
+
+    async def embed(self, request: EmbedRequest) -> bytes:
+        end = "cancelled"
+        try:
+            embedding = await self._worker.embed(request)
+            end = "stop"
+            return embedding
         except Exception:
             end = "error"
             raise

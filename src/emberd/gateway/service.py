@@ -19,6 +19,7 @@ from ..config import Config
 from ..errors import BadRequestError, ContextOverflowError, OverloadedError, QueueFullError
 from ..models.loaded import LoadedModel
 from ..models.manager import ModelManager
+from .embeddings import Embedded, embed_all
 from .generate import Generation, Prompt
 from .metrics import Metrics
 from .sampling import Sampling, sampling_params
@@ -60,6 +61,7 @@ class Service:
         self._num_starting = 0  # requests whose model loads or whose prompt is being read
         self._idle = asyncio.Event()
         self._idle.set()
+        self._embedding: dict[asyncio.Task[Embedded], OverloadedError | None] = {}
 
     @property
     def num_sequences(self) -> int:
@@ -80,7 +82,7 @@ class Service:
         """
         with self._starting():
             started_ns = time.perf_counter_ns()
-            model = await self.manager.acquire(name, keep_alive)
+            model = await self.manager.acquire(name, keep_alive, "completion")
             load_ns = time.perf_counter_ns() - started_ns
             try:
                 ids = await asyncio.to_thread(read_prompts, model)
@@ -94,6 +96,30 @@ class Service:
                 raise
             self._generations.add(generation)
             return generation
+
+    async def embed(
+        self,
+        request_id: str,
+        name: str,
+        keep_alive: float | None,
+        read_inputs: Callable[[LoadedModel], Sequence[tuple[int, ...]]],
+    ) -> Embedded:
+        """Load `name` if need be, read the inputs (in a thread: it may block), and embed them.
+
+        Counts as one sequence. Raises as `start` does, and WorkerDiedError.
+        """
+        with self._starting():
+            work = asyncio.ensure_future(self._embed(request_id, name, keep_alive, read_inputs))
+            self._embedding[work] = None
+            try:
+                return await work
+            except asyncio.CancelledError:
+                if (reason := self._embedding[work]) is not None:
+                    raise reason from None
+                raise
+            finally:
+                work.cancel()
+                del self._embedding[work]
 
     async def load(self, name: str, keep_alive: float | None) -> LoadedModel:
         """Load `name` and leave it loaded for its keep-alive time."""
@@ -114,6 +140,28 @@ class Service:
         """End everything that runs with an error that says why."""
         for generation in list(self._generations):
             generation.fail(OverloadedError(f"{LEAVING} ({reason})"))
+        for work in self._embedding:
+            self._embedding[work] = OverloadedError(f"{LEAVING} ({reason})")
+            work.cancel()
+
+    async def _embed(
+        self,
+        request_id: str,
+        name: str,
+        keep_alive: float | None,
+        read_inputs: Callable[[LoadedModel], Sequence[tuple[int, ...]]],
+    ) -> Embedded:
+        started_ns = time.perf_counter_ns()
+        model = await self.manager.acquire(name, keep_alive, "embedding")
+        load_ns = time.perf_counter_ns() - started_ns
+        try:
+            inputs = await asyncio.to_thread(read_inputs, model)
+            vectors = await embed_all(model, request_id, inputs)
+        finally:
+            self.manager.release(model)
+        num_prompt_tokens = sum(map(len, inputs))
+        self.metrics.replied(model.name, num_prompt_tokens, 0, 0)
+        return Embedded(vectors, num_prompt_tokens, load_ns)
 
     @contextlib.contextmanager
     def _starting(self) -> Iterator[None]:

@@ -14,13 +14,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ..config import Config
-from ..errors import EmberdError, OverloadedError
+from ..errors import BadRequestError, EmberdError, OverloadedError
 from ..protocol import WorkerOptions
 from ..worker.client import WorkerClient
+from .facts import Capability
 from .loaded import LoadedModel, ModelText, Worker
 from .store import ModelStore, StoredModel
 
 logger = logging.getLogger(__name__)
+
+_WORDS: dict[Capability, str] = {"completion": "generate", "embedding": "embeddings"}
 
 StartWorker = Callable[[WorkerOptions], Awaitable[Worker]]
 Wrap = Callable[[Worker, str], Worker]
@@ -54,13 +57,18 @@ class ModelManager:
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    async def acquire(self, name: str, keep_alive: float | None = None) -> LoadedModel:
+    async def acquire(
+        self, name: str, keep_alive: float | None = None, need: Capability | None = None
+    ) -> LoadedModel:
         """The model called `name`, loaded now if it is not, and held until `release`.
 
         `keep_alive` (seconds, inf: for ever, None: the default) is the model's from now on. Raises
-        BadRequestError, ModelNotFoundError, ModelFileError, ModelLoadError, DeviceError.
+        BadRequestError (also for a model that cannot do what is needed, which is not loaded then),
+        ModelNotFoundError, ModelFileError, ModelLoadError, DeviceError.
         """
         stored = await asyncio.to_thread(self.store.find, name)
+        if need is not None and need not in stored.facts.capabilities:
+            raise BadRequestError(f'"{name:.512}" does not support {_WORDS[need]}', "model")
         while (model := self._alive(stored.path)) is None:
             await asyncio.shield(self._load_once(stored))
         model.keep_alive = (

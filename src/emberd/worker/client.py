@@ -27,6 +27,7 @@ from emberd.errors import (
 )
 from emberd.protocol import (
     Cancel,
+    EmbedRequest,
     GenerateRequest,
     SequenceUpdate,
     StepMessage,
@@ -122,12 +123,31 @@ class WorkerClient:
     def pid(self) -> int:
         return self._process.pid
 
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[SequenceUpdate, None]:
+    async def embed(self, request: EmbedRequest) -> bytes:
+        """The pooled state of a text, as little-endian float32. Cancelling the task cancels the request.
+
+        Raises WorkerDiedError when the worker ends first, or refuses.
+        """
+        async with contextlib.aclosing(self._updates(request)) as updates:
+            async for update in updates:
+                if update.embedding is not None:
+                    return update.embedding
+                if update.finish_reason is not None:
+                    reason = update.error or f"the worker ended this text: {update.finish_reason}"
+                    raise WorkerDiedError(reason)
+        raise WorkerDiedError("the worker ended this text without a reason")
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[SequenceUpdate, None]:
         """The updates of one request, the last with a finish reason; what has piled up comes as one.
 
         Closing the iterator early (`aclose`, or cancelling the task in it) cancels the sequence.
         Raises WorkerDiedError when the worker ends first.
         """
+        return self._updates(request)
+
+    async def _updates(
+        self, request: GenerateRequest | EmbedRequest
+    ) -> AsyncGenerator[SequenceUpdate, None]:
         if not self._alive:
             await asyncio.shield(self._end)
             raise self._died()
@@ -251,6 +271,7 @@ def _merge(updates: list[SequenceUpdate]) -> SequenceUpdate:
         last.finish_reason,
         max(update.num_cached_tokens for update in updates),
         last.error,
+        last.embedding,
     )
 
 
