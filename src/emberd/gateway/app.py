@@ -28,7 +28,6 @@ from .openai import routes as openai
 from .root import router as root
 from .service import Service
 
-
 _KEYS = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
