@@ -17,7 +17,9 @@ from ..config import Config
 from ..errors import BadRequestError, ContextOverflowError, OverloadedError
 from ..models.loaded import LoadedModel
 from ..models.manager import ModelManager
-from .generate import Generation, Prompt
+from ..text.reply import PLAIN, ReplyFormat
+from .generate import Generation
+from .reading import Prompt
 from .sampling import Sampling, sampling_params
 
 LEAVING = "the daemon is shutting down; try again when it is back"
@@ -30,6 +32,7 @@ class PromptIds:
     prompts: tuple[tuple[int, ...], ...]
     copies: int = 1
     param: str = "messages"  # the field that a too long prompt came from
+    form: ReplyFormat = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,7 @@ def _prompts(model: LoadedModel, ids: PromptIds, wish: Wish) -> Sequence[Prompt]
                         seed=(params.seed + len(prompts)) & 0xFFFF_FFFF,
                     ),
                     wish.stop,
+                    ids.form,
                 )
             )
     return prompts

@@ -6,7 +6,7 @@ What the gateway talks to. Knows nothing of HTTP or of either protocol.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -129,5 +129,10 @@ class LoadedModel:
                 )
         return tuple(ids)
 
-    def detokenizer(self) -> Detokenizer:
-        return Detokenizer(self.tokenizer)
+    def control_ids(self, text: str) -> list[int]:
+        """Ids of text that goes on after a prompt: control tokens are read, nothing is put in front."""
+        return self.tokenizer.encode(text, add_special=False, parse_special=True)
+
+    def detokenizer(self, shown: Collection[int] = ()) -> Detokenizer:
+        """`shown`: control tokens whose names are text to the reader."""
+        return Detokenizer(self.tokenizer, shown=shown)

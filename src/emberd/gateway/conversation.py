@@ -1,0 +1,77 @@
+"""A conversation in the one form that all dialects make, and its way to prompt ids and a reply format.
+
+Here a dialect's wishes for thinking meet what the model can do. Blocks; runs in a thread. Knows no dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import BadRequestError
+from ..models.loaded import LoadedModel
+from ..text.reasoning import EFFORTS, Thinking, thinking_of
+from ..text.reply import PLAIN, ReplyFormat
+
+_TAIL = 32  # tokens at a prompt's end in which an open thinking tag is looked for
+_BUDGETS = {"minimal": 512, "low": 2048, "medium": 8192}
+"""Reasoning tokens of an effort, for models whose template has no word for it; higher ones have no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingWish:
+    """What a caller asked of thinking, folded from a dialect's spellings.
+
+    `required`: a model that cannot think is refused, naming `param`; else the wish does nothing there.
+    """
+
+    mode: bool | None = None  # None: the model's default
+    effort: str | None = None  # one of EFFORTS
+    budget: int | None = None  # reasoning tokens
+    required: bool = False
+    param: str = "think"
+
+    def __post_init__(self) -> None:
+        if self.effort is not None and self.effort not in EFFORTS:
+            raise BadRequestError(
+                f"'{self.param}': effort '{self.effort:.64}' is not one of none, {', '.join(EFFORTS)}",
+                self.param,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages and tools as chat templates read them (OpenAI's form, see text/messages.py)."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None = None  # None: calls in the reply stay text
+    thinking: ThinkingWish = ThinkingWish()
+    variables: Mapping[str, Any] = field(default_factory=dict)  # further ones of the template
+    template: str | None = None  # instead of the model's own
+
+    def read(self, model: LoadedModel) -> tuple[tuple[int, ...], ReplyFormat]:
+        """Prompt ids, ready for the reply, and how the reply is to be read. Raises BadRequestError."""
+        source = self.template if self.template is not None else model.text.template.source
+        thinking, wish = thinking_of(source), self.thinking
+        if thinking is None:
+            if wish.required and wish.mode is not False:
+                raise BadRequestError(f'"{model.name}" does not support thinking', wish.param)
+            ids = model.chat_ids(self.messages, self.tools, self.template, **self.variables)
+            return tuple(ids), PLAIN
+        variables = {**thinking.variables(wish.mode, wish.effort), **self.variables}
+        ids = model.chat_ids(self.messages, self.tools, self.template, **variables)
+        tail = model.tokenizer.decode(ids[-_TAIL:], show_special=True).rstrip()
+        inside, budget = tail.endswith(thinking.tags.open.rstrip()), _budget(wish, thinking)
+        if inside and budget == 0:
+            ids = [*ids, *model.control_ids(thinking.tags.forced_close)]
+            inside = False
+        return tuple(ids), ReplyFormat(thinking.tags, inside, budget)
+
+
+def _budget(wish: ThinkingWish, thinking: Thinking) -> int | None:
+    if wish.mode is False:
+        return 0
+    if wish.budget is not None or wish.effort is None or thinking.efforts:
+        return wish.budget
+    return _BUDGETS.get(wish.effort)
