@@ -88,6 +88,16 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word for part in text.split(",") if (word := part.strip()))
 
 
+def _aliases(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for word in _words(text):
+        alias, _, model = (part.strip() for part in word.partition("="))
+        if not alias or not model:
+            raise ValueError(f"'{word}' is not an alias; write NAME=MODEL")
+        pairs.append((alias, model))
+    return tuple(pairs)
+
+
 def _word(text: str) -> str:
     if not text.strip():
         raise ValueError("it must not be empty")
@@ -149,6 +159,12 @@ class Config:
         _folder,
         factory=_user_cache,
         shown="the user's cache folder",
+    )
+    aliases: tuple[tuple[str, str], ...] = _setting(
+        "More names of models, as NAME=MODEL, separated by commas; * in a NAME is any text.",
+        _aliases,
+        (),
+        shown="claude-* is a model that is there",
     )
     ctx: int | None = _setting(
         "Tokens that a sequence may hold, prompt and completion.",

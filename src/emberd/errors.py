@@ -38,7 +38,9 @@ class BadRequestError(EmberdError):
 class ContextOverflowError(BadRequestError):
     """The prompt alone does not fit. Carries both numbers, which clients read."""
 
-    def __init__(self, num_prompt_tokens: int, context_length: int, param: str = "messages") -> None:
+    def __init__(
+        self, num_prompt_tokens: int, context_length: int, param: str = "messages"
+    ) -> None:
         super().__init__(
             f"This model's maximum context length is {context_length} tokens, and the request "
             f"({num_prompt_tokens} tokens) exceeds the available context size "
@@ -50,10 +52,10 @@ class ContextOverflowError(BadRequestError):
 
 
 class ModelNotFoundError(EmberdError):
-    """No model of that name. Clients match "not found" in the text."""
+    """No model of that name. Clients match "not found" in the text; `hint` goes on from there."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"model '{name}' not found")
+    def __init__(self, name: str, hint: str = "") -> None:
+        super().__init__(f"model '{name}' not found{hint}")
         self.name = name
 
 

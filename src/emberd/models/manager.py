@@ -14,15 +14,18 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ..config import Config
-from ..errors import EmberdError, OverloadedError
+from ..errors import EmberdError, ModelNotFoundError, OverloadedError
 from ..protocol import WorkerOptions
 from ..worker.client import WorkerClient
 from .loaded import LoadedModel, ModelText, Worker
+from .names import alias_target
 from .store import ModelStore, StoredModel
 
 logger = logging.getLogger(__name__)
 
 StartWorker = Callable[[WorkerOptions], Awaitable[Worker]]
+_CLAUDE = "claude-*"
+_MAX_TEXTS = 2  # text sides that are kept: vocabularies take tens of megabytes
 
 
 class ModelManager:
@@ -38,15 +41,42 @@ class ModelManager:
         self._loading: dict[Path, asyncio.Task[LoadedModel]] = {}
         self._expiry: dict[Path, asyncio.TimerHandle] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._texts: dict[StoredModel, asyncio.Task[ModelText]] = {}
+        self._standing: str | None = None  # what `claude-*` means: the first of those to preload,
+        self._last_used: str | None = None  # else the one used last
         self._pinned: set[Path] = set()
         self._closed = False
 
     def preload(self, names: Iterable[str]) -> None:
         """Begin to load models which then stay until a request says otherwise."""
         for name in names:
+            self._standing = self._standing or name
             task = asyncio.ensure_future(self._preload(name))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+    async def find(self, name: str) -> StoredModel:
+        """The model that `name` means: the one so called, else what the settings' aliases say, else, for
+        names as `claude-...`, the first of those loaded at the start, the one used last, or the only one.
+
+        Raises BadRequestError, ModelNotFoundError, ModelFileError.
+        """
+        try:
+            return await asyncio.to_thread(self.store.find, name)
+        except ModelNotFoundError:
+            target = alias_target(name, self._config.aliases)
+            if target is None and alias_target(name, [(_CLAUDE, _CLAUDE)]):
+                target = await self._stand_in(name)
+            if target is None:
+                raise
+        return await asyncio.to_thread(self.store.find, target)
+
+    async def text(self, name: str) -> ModelText:
+        """The text side of the model called `name`. Starts no worker. Raises as `find` does."""
+        stored = await self.find(name)
+        if (model := self._alive(stored.path)) is not None:
+            return model.text
+        return await asyncio.shield(self._text_once(stored))
 
     async def acquire(self, name: str, keep_alive: float | None = None) -> LoadedModel:
         """The model called `name`, loaded now if it is not, and held until `release`.
@@ -54,7 +84,8 @@ class ModelManager:
         `keep_alive` (seconds, inf: for ever, None: the default) is the model's from now on. Raises
         BadRequestError, ModelNotFoundError, ModelFileError, ModelLoadError, DeviceError.
         """
-        stored = await asyncio.to_thread(self.store.find, name)
+        stored = await self.find(name)
+        self._last_used = stored.name
         while (model := self._alive(stored.path)) is None:
             await asyncio.shield(self._load_once(stored))
         model.keep_alive = (
@@ -74,7 +105,7 @@ class ModelManager:
 
     async def unload(self, name: str) -> StoredModel:
         """Unload `name` as soon as no reply needs it. Raises as `acquire` does for an unknown name."""
-        stored = await asyncio.to_thread(self.store.find, name)
+        stored = await self.find(name)
         model = self._alive(stored.path)
         if model is not None:
             model.keep_alive = 0
@@ -102,11 +133,40 @@ class ModelManager:
 
     async def _preload(self, name: str) -> None:
         try:
-            stored = await asyncio.to_thread(self.store.find, name)
+            stored = await self.find(name)
             self._pinned.add(stored.path)
             self.release(await self.acquire(name))
         except EmberdError as error:
             logger.error("cannot load '%s': %s", name, error)
+
+    async def _stand_in(self, name: str) -> str:
+        known = self._standing or self._last_used
+        if known is not None:
+            return known
+        stored = await asyncio.to_thread(self.store.models)
+        if len(stored) == 1:
+            return stored[0].name
+        raise ModelNotFoundError(
+            name,
+            f"; say which of {len(stored)} models it stands for, as --aliases '{_CLAUDE}=NAME'",
+        )
+
+    def _text_once(self, stored: StoredModel) -> asyncio.Task[ModelText]:
+        task = self._texts.get(stored)
+        if task is None:
+            while len(self._texts) >= _MAX_TEXTS:
+                del self._texts[next(iter(self._texts))]
+            task = asyncio.ensure_future(
+                asyncio.to_thread(ModelText.load, stored.path, self.store.cache_dir)
+            )
+            self._texts[stored] = task
+            task.add_done_callback(lambda done: self._text_ended(stored, done))
+        return task
+
+    def _text_ended(self, stored: StoredModel, done: asyncio.Task[ModelText]) -> None:
+        failed = done.cancelled() or done.exception() is not None
+        if failed and self._texts.get(stored) is done:
+            del self._texts[stored]
 
     def _alive(self, path: Path) -> LoadedModel | None:
         model = self._loaded.get(path)
@@ -138,16 +198,10 @@ class ModelManager:
             max_sequences=config.max_sequences,
             max_batch_tokens=config.max_batch_tokens,
         )
-        text = asyncio.ensure_future(
-            asyncio.to_thread(ModelText.load, stored.path, config.cache_dir)
-        )
+        text = self._text_once(stored)
+        worker = await self._start_worker(options)
         try:
-            worker = await self._start_worker(options)
-        except BaseException:
-            text.cancel()
-            raise
-        try:
-            loaded_text = await text
+            loaded_text = await asyncio.shield(text)
         except BaseException:
             await worker.close()
             raise
