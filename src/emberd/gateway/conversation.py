@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BadRequestError
-from ..models.loaded import LoadedModel
+from ..models.loaded import ModelText
 from ..text.reasoning import EFFORTS, Thinking, thinking_of
 from ..text.reply import PLAIN, ReplyFormat
 
@@ -50,13 +50,14 @@ class Conversation:
     variables: Mapping[str, Any] = field(default_factory=dict)  # further ones of the template
     template: str | None = None  # instead of the model's own
 
-    def read(self, model: LoadedModel) -> tuple[tuple[int, ...], ReplyFormat]:
-        """Prompt ids, ready for the reply, and how the reply is to be read. Raises BadRequestError."""
-        source = self.template if self.template is not None else model.text.template.source
+    def read(self, model: ModelText, name: str) -> tuple[tuple[int, ...], ReplyFormat]:
+        """Prompt ids, ready for the reply, and how the reply is to be read. Raises BadRequestError, in
+        which `name` is the model's."""
+        source = self.template if self.template is not None else model.template.source
         thinking, wish = thinking_of(source), self.thinking
         if thinking is None:
             if wish.required and wish.mode is not False:
-                raise BadRequestError(f'"{model.name}" does not support thinking', wish.param)
+                raise BadRequestError(f'"{name:.512}" does not support thinking', wish.param)
             ids = model.chat_ids(self.messages, self.tools, self.template, **self.variables)
             return tuple(ids), PLAIN
         variables = {**thinking.variables(wish.mode, wish.effort), **self.variables}

@@ -38,7 +38,7 @@ class Reading:
         self._stops = StopStrings(prompt.stop)
         self._budget = form.thinking_budget
         self.closing_ids = (
-            model.control_ids(form.thinking.forced_close)
+            model.text.control_ids(form.thinking.forced_close)
             if form.thinking is not None and self._budget is not None
             else []
         )

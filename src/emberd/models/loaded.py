@@ -66,6 +66,25 @@ class ModelText:
         finally:
             file.close()
 
+    def chat_ids(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template: str | None = None,
+        **variables: Any,
+    ) -> list[int]:
+        """Prompt ids of a conversation, ready for the reply. Blocks; raises BadRequestError."""
+        chosen = self.template if template is None else ChatTemplate(template, self.tokenizer)
+        return render_to_ids(chosen, self.tokenizer, messages, tools=tools, **variables)
+
+    def plain_ids(self, text: str) -> list[int]:
+        """Ids of text that goes on after a prompt, of which nothing is read as a control token."""
+        return self.tokenizer.encode(text, add_special=False, parse_special=False)
+
+    def control_ids(self, text: str) -> list[int]:
+        """Ids of text that goes on after a prompt: control tokens are read, nothing is put in front."""
+        return self.tokenizer.encode(text, add_special=False, parse_special=True)
+
 
 @dataclass(eq=False, slots=True)
 class LoadedModel:
@@ -103,17 +122,6 @@ class LoadedModel:
         since = datetime.now(timezone.utc) if self.active else self.last_used
         return since + timedelta(seconds=self.keep_alive)
 
-    def chat_ids(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        template: str | None = None,
-        **variables: Any,
-    ) -> list[int]:
-        """Prompt ids of a conversation, ready for the reply. Blocks; raises BadRequestError."""
-        chosen = self.text.template if template is None else ChatTemplate(template, self.tokenizer)
-        return render_to_ids(chosen, self.tokenizer, messages, tools=tools, **variables)
-
     def raw_ids(self, prompt: str) -> list[int]:
         """Ids of text as it is: control tokens are read, BOS stands once where the model wants it. Blocks."""
         return self.tokenizer.encode_prompt(prompt)
@@ -128,10 +136,6 @@ class LoadedModel:
                     param,
                 )
         return tuple(ids)
-
-    def control_ids(self, text: str) -> list[int]:
-        """Ids of text that goes on after a prompt: control tokens are read, nothing is put in front."""
-        return self.tokenizer.encode(text, add_special=False, parse_special=True)
 
     def detokenizer(self, shown: Collection[int] = ()) -> Detokenizer:
         """`shown`: control tokens whose names are text to the reader."""

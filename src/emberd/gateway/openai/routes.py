@@ -16,11 +16,13 @@ from ...models.loaded import LoadedModel
 from ...models.names import short_name
 from ...models.store import StoredModel
 from ..body import ignored_header
+from ..conversation import Conversation
 from ..generate import Generation
 from ..routing import documented, read_body, request_id_of, service_of
 from ..service import PromptIds, Service, Wish
 from ..stream import EventStream, while_connected
 from .messages import template_messages
+from .reasoning import reasoning_names, thinking_wish
 from .schema import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -41,17 +43,20 @@ _TEMPLATE_NAMES = {"messages", "tools", "documents", "add_generation_prompt", "t
 async def chat_completions(request: Request) -> Response:
     body, raw = await read_body(request, ChatCompletionRequest)
     refuse_unserved_chat(body)
-    messages = template_messages(body.messages)
-    tools = None if body.tool_choice == "none" else body.tools or None
-    variables = _template_variables(body)
+    conversation = Conversation(
+        template_messages(body.messages),
+        None if body.tool_choice == "none" else body.tools or None,
+        thinking_wish(body),
+        _template_variables(body),
+    )
 
     def read_prompts(model: LoadedModel) -> PromptIds:
-        ids = model.chat_ids(messages, tools, **variables)
-        return PromptIds((tuple(ids),), body.n or 1)
+        ids, form = conversation.read(model.text, body.model)
+        return PromptIds((ids,), body.n or 1, form=form)
 
     limit = body.max_completion_tokens or body.max_tokens
     generation = await _start(request, body, body.sampling(limit), read_prompts)
-    answer = Answer(ChatShape(), body.model)
+    answer = Answer(ChatShape(reasoning_names(body)), body.model)
     return await _respond(request, body, answer, generation, ignored_header(raw, type(body)))
 
 

@@ -33,9 +33,14 @@ FINGERPRINT = f"emberd-{__version__}"
 class Shape(Protocol):
     """How one of the two routes writes its choices."""
 
-    prefix: str
-    object: str
-    chunk_object: str
+    @property
+    def prefix(self) -> str: ...
+
+    @property
+    def object(self) -> str: ...
+
+    @property
+    def chunk_object(self) -> str: ...
 
     def opening(self) -> Json | None:
         """What a choice of the first chunk holds; None: the route has no such chunk."""
