@@ -15,6 +15,7 @@ from emberd.cli.app import app as cli
 from emberd.cli.settings import flag_of
 from emberd.config import settings
 from emberd.gateway import root
+from emberd.gateway.anthropic import routes as anthropic
 from emberd.gateway.ollama import routes as ollama
 from emberd.gateway.openai import routes as openai
 from emberd.gguf.dequant import QUANT_TYPES
@@ -89,7 +90,7 @@ def test_every_variable_in_the_code_is_documented() -> None:
 def test_every_route_is_documented() -> None:
     found = {
         (method, re.sub(r":\w+}", "}", route.path))
-        for router in (root.router, openai.router, ollama.router)
+        for router in (root.router, openai.router, ollama.router, anthropic.router)
         for route in router.routes
         if isinstance(route, APIRoute)
         for method in route.methods

@@ -20,6 +20,7 @@ from ..config import Config
 from ..errors import EmberdError
 from ..models.manager import ModelManager
 from . import errors
+from .anthropic import routes as anthropic
 from .edge import Edge
 from .ollama import routes as ollama
 from .openai import routes as openai
@@ -51,7 +52,7 @@ def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = (
         redoc_url=None,
     )
     app.state.service = service
-    for router in (root, openai.router, ollama.router):
+    for router in (root, openai.router, ollama.router, anthropic.router):
         app.include_router(router)
     for kind in (EmberdError, HTTPException, ClientDisconnect):
         app.add_exception_handler(kind, errors.handle)
@@ -64,7 +65,9 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     """The document, with the schemas of the bodies that routes read themselves."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        bodies = [(schema, "validation") for schema in (*openai.BODIES, *ollama.BODIES)]
+        bodies = [
+            (schema, "validation") for schema in (*openai.BODIES, *ollama.BODIES, *anthropic.BODIES)
+        ]
         _, definitions = models_json_schema(
             bodies,  # type: ignore[arg-type]
             ref_template="#/components/schemas/{model}",

@@ -5,6 +5,7 @@ Here a dialect's wishes for thinking meet what the model can do. Blocks; runs in
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,12 +50,19 @@ class Conversation:
     thinking: ThinkingWish = ThinkingWish()
     variables: Mapping[str, Any] = field(default_factory=dict)  # further ones of the template
     template: str | None = None  # instead of the model's own
+    continued: str = ""  # the beginning of the reply; where there is one, the model does not think
 
     def read(self, model: ModelText, name: str) -> tuple[tuple[int, ...], ReplyFormat]:
         """Prompt ids, ready for the reply, and how the reply is to be read. Raises BadRequestError, in
         which `name` is the model's."""
+        ids, form = self._read(model, name)
+        return (*ids, *model.plain_ids(self.continued)) if self.continued else ids, form
+
+    def _read(self, model: ModelText, name: str) -> tuple[tuple[int, ...], ReplyFormat]:
         source = self.template if self.template is not None else model.template.source
         thinking, wish = thinking_of(source), self.thinking
+        if self.continued:
+            wish = dataclasses.replace(wish, mode=False)
         if thinking is None:
             if wish.required and wish.mode is not False:
                 raise BadRequestError(f'"{name:.512}" does not support thinking', wish.param)

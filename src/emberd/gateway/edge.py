@@ -57,7 +57,7 @@ class Edge:
         try:
             refusal = self._refuse(headers, allowed)
             if refusal is not None:
-                await error_response(refusal, path)(inner, receive, answer)
+                await error_response(refusal, inner)(inner, receive, answer)
             elif "access-control-request-method" in headers and scope["method"] == "OPTIONS":
                 await _preflight(headers)(inner, receive, answer)
             else:
@@ -65,7 +65,7 @@ class Edge:
         except Exception as error:
             logger.exception("%s %s %s failed", request_id, scope["method"], path)
             if answer.status is None:
-                await error_response(error, path)(inner, receive, answer)
+                await error_response(error, inner)(inner, receive, answer)
         finally:
             answer.log(scope["method"], path)
 

@@ -10,8 +10,10 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import Scope
 
 from ..errors import (
     BadRequestError,
@@ -37,12 +39,15 @@ _OPENAI_TYPES = {
 }
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
+    401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
     413: "request_too_large",
-    503: "overloaded_error",
+    429: "rate_limit_error",
+    529: "overloaded_error",
 }
+_OVERLOADED = 529  # Anthropic's own status for it
 
 
 def status_of(error: Exception) -> int:
@@ -62,24 +67,50 @@ def status_of(error: Exception) -> int:
     return 500
 
 
-def error_response(error: Exception, path: str) -> Response:
-    """The answer to a request for `path` that ended in `error`."""
+def error_response(error: Exception, scope: Scope) -> Response:
+    """The answer to the request of `scope`, which ended in `error`."""
     status = status_of(error)
+    if isinstance(error, OverloadedError) and _of_anthropic(scope):
+        status = _OVERLOADED
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     if isinstance(error, OverloadedError):
         headers["retry-after"] = str(error.retry_after)
     elif status >= 500:
         headers["x-should-retry"] = "false"  # it would fail again, after as much work
-    return JSONResponse(error_body(error, path), status, headers)
+    return JSONResponse(_body(error, scope), status, headers)
 
 
-def error_body(error: Exception, path: str) -> dict[str, Any]:
-    if path.startswith("/v1/messages"):
-        kind = _ANTHROPIC_TYPES.get(status_of(error), "api_error")
-        return {"type": "error", "error": {"type": kind, "message": message_of(error)}}
+def _body(error: Exception, scope: Scope) -> dict[str, Any]:
+    path: str = scope["path"]
+    if _of_anthropic(scope):
+        return anthropic_error(error, scope["request_id"])
     if path == "/api" or path.startswith("/api/"):
         return ollama_error(error)
     return openai_error(error)
+
+
+def _of_anthropic(scope: Scope) -> bool:
+    """By the path; the routes that it shares with OpenAI's API are its own where its clients ask."""
+    path: str = scope["path"]
+    return path.startswith("/v1/messages") or (
+        path.startswith("/v1/models") and "anthropic-version" in Headers(scope=scope)
+    )
+
+
+def anthropic_error(error: Exception, request_id: str) -> dict[str, Any]:
+    status = _OVERLOADED if isinstance(error, OverloadedError) else status_of(error)
+    message = message_of(error)
+    if isinstance(error, ContextOverflowError):  # agents know it by these words and make room
+        message = (
+            f"prompt is too long: {error.num_prompt_tokens} tokens > {error.context_length} maximum; "
+            "shorten it, or serve a larger context with --ctx"
+        )
+    kind = _ANTHROPIC_TYPES.get(status, "api_error")
+    return {
+        "type": "error",
+        "error": {"type": kind, "message": message},
+        "request_id": request_id,
+    }
 
 
 def openai_error(error: Exception) -> dict[str, Any]:
@@ -115,7 +146,7 @@ async def handle(request: Request, error: Exception) -> Response:
     """Exception handler of the application."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=CLIENT_GONE)
-    return error_response(_described(error, request), request.url.path)
+    return error_response(_described(error, request), request.scope)
 
 
 def _described(error: Exception, request: Request) -> Exception:

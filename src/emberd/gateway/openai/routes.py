@@ -15,11 +15,12 @@ from ...errors import BadRequestError
 from ...models.loaded import LoadedModel
 from ...models.names import short_name
 from ...models.store import StoredModel
+from ..anthropic import describe as anthropic
 from ..body import ignored_header
 from ..conversation import Conversation
 from ..generate import Generation
 from ..routing import documented, read_body, request_id_of, service_of
-from ..service import PromptIds, Service, Wish
+from ..service import PromptIds, Wish
 from ..stream import EventStream, while_connected
 from .messages import template_messages
 from .reasoning import reasoning_names, thinking_wish
@@ -77,14 +78,16 @@ async def completions(request: Request) -> Response:
 async def list_models(request: Request) -> Response:
     service = service_of(request)
     stored = await asyncio.to_thread(service.manager.store.models)
-    return JSONResponse({"object": "list", "data": [_model(service, model) for model in stored]})
+    items = [_model(request, model) for model in stored]
+    if anthropic.asked_for(request):
+        return JSONResponse(anthropic.listing(items))
+    return JSONResponse({"object": "list", "data": items})
 
 
 @router.get("/models/{name:path}")
 async def show_model(request: Request, name: str) -> Response:
-    service = service_of(request)
-    stored = await asyncio.to_thread(service.manager.store.find, name)
-    return JSONResponse({**_model(service, stored), "id": name})
+    stored = await service_of(request).manager.find(name)
+    return JSONResponse({**_model(request, stored), "id": name})
 
 
 async def _start(
@@ -147,12 +150,15 @@ def _raw_prompts(
     )
 
 
-def _model(service: Service, stored: StoredModel) -> dict[str, Any]:
+def _model(request: Request, stored: StoredModel) -> dict[str, Any]:
+    service = service_of(request)
     loaded = service.manager.loaded_from(stored.path)
     facts = stored.facts
     context_length = loaded.context_length if loaded else facts.context_length
     if loaded is None and service.config.ctx is not None:
         context_length = min(context_length, service.config.ctx)
+    if anthropic.asked_for(request):
+        return anthropic.model_item(stored, context_length)
     return {
         "id": short_name(stored.name),
         "object": "model",
