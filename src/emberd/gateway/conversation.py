@@ -12,8 +12,11 @@ from typing import Any
 
 from ..errors import BadRequestError
 from ..models.loaded import ModelText
-from ..text.reasoning import EFFORTS, Thinking, thinking_of
-from ..text.reply import PLAIN, ReplyFormat
+from ..text.reasoning import EFFORTS, Thinking, reasoning_name, thinking_of, with_reasoning_as
+from ..text.reply import ReplyFormat
+from ..text.tools.body import tools_of
+from ..text.tools.prompt import as_text, has_tool_messages
+from ..text.tools.syntax import HERMES, tool_support
 
 _TAIL = 32  # tokens at a prompt's end in which an open thinking tag is looked for
 _BUDGETS = {"minimal": 512, "low": 2048, "medium": 8192}
@@ -63,19 +66,33 @@ class Conversation:
         thinking, wish = thinking_of(source), self.thinking
         if self.continued:
             wish = dataclasses.replace(wish, mode=False)
-        if thinking is None:
-            if wish.required and wish.mode is not False:
-                raise BadRequestError(f'"{name:.512}" does not support thinking', wish.param)
-            ids = model.chat_ids(self.messages, self.tools, self.template, **self.variables)
-            return tuple(ids), PLAIN
-        variables = {**thinking.variables(wish.mode, wish.effort), **self.variables}
-        ids = model.chat_ids(self.messages, self.tools, self.template, **variables)
-        tail = model.tokenizer.decode(ids[-_TAIL:], show_special=True).rstrip()
-        inside, budget = tail.endswith(thinking.tags.open.rstrip()), _budget(wish, thinking)
-        if inside and budget == 0:
-            ids = [*ids, *model.control_ids(thinking.tags.forced_close)]
-            inside = False
-        return tuple(ids), ReplyFormat(thinking.tags, inside, budget)
+        if thinking is None and wish.required and wish.mode is not False:
+            raise BadRequestError(f'"{name:.512}" does not support thinking', wish.param)
+        support = tool_support(source)
+        messages, tools = with_reasoning_as(reasoning_name(source), self.messages), self.tools
+        variables = dict(self.variables)
+        unknown = "tool_calls" not in source and has_tool_messages(messages)
+        if support is None and (tools or unknown):
+            messages, tools = as_text(messages, tools or ()), None
+        elif support is not None and tools and support.variable != "tools":
+            variables.setdefault(support.variable, tools)
+        if thinking is not None:
+            variables = {**thinking.variables(wish.mode, wish.effort), **variables}
+        ids = model.chat_ids(messages, tools, self.template, **variables)
+        form = ReplyFormat()
+        if self.tools:
+            syntax = support.syntax if support else HERMES
+            form = ReplyFormat(syntax=syntax, tools=tools_of(self.tools))
+        if thinking is not None:
+            tail = model.tokenizer.decode(ids[-_TAIL:], show_special=True).rstrip()
+            inside, budget = tail.endswith(thinking.tags.open.rstrip()), _budget(wish, thinking)
+            if inside and budget == 0:
+                ids = [*ids, *model.control_ids(thinking.tags.forced_close)]
+                inside = False
+            form = dataclasses.replace(
+                form, thinking=thinking.tags, inside_thinking=inside, thinking_budget=budget
+            )
+        return tuple(ids), form
 
 
 def _budget(wish: ThinkingWish, thinking: Thinking) -> int | None:

@@ -6,15 +6,17 @@ Knows nothing of tool calls, of tokens, or of what callers ask for.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from .marks import first_mark, possible_beginning
 from .parts import ReasoningDelta, TextDelta
+from .sandbox import variables_of
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
+OFF = "none"
 _SWITCHES = ("enable_thinking", "thinking")
 
 
@@ -39,22 +41,25 @@ class Thinking:
 
     tags: ThinkingTags
     switches: tuple[str, ...]  # variables that turn it on and off; none: it always thinks
-    efforts: tuple[
-        str, ...
-    ]  # words that its variable `reasoning_effort` knows; none: no such variable
+    words: tuple[str, ...]  # that its variable `reasoning_effort` knows; none: no such variable
 
     def variables(self, mode: bool | None, effort: str | None) -> Mapping[str, Any]:
         """Variables that tell the template; `mode` None leaves it to the template."""
         variables: dict[str, Any] = {}
         if mode is not None:
             variables = {name: mode for name in self.switches}
-        if mode is not False and effort is not None and self.efforts:
-            variables["reasoning_effort"] = self._nearest(effort)
+        if mode is False and OFF in self.words:
+            variables["reasoning_effort"] = OFF
+        elif mode is not False and effort is not None and self.efforts:
+            wanted = EFFORTS.index(effort)
+            variables["reasoning_effort"] = min(
+                self.efforts, key=lambda known: abs(EFFORTS.index(known) - wanted)
+            )
         return variables
 
-    def _nearest(self, effort: str) -> str:
-        wanted = EFFORTS.index(effort)
-        return min(self.efforts, key=lambda known: abs(EFFORTS.index(known) - wanted))
+    @property
+    def efforts(self) -> tuple[str, ...]:
+        return tuple(word for word in self.words if word != OFF)
 
 
 _TAGS = tuple(
@@ -71,20 +76,48 @@ _TAGS = tuple(
 )
 
 
+CHANNEL_MARK = "<|channel|>"
+CHANNELS = ThinkingTags(
+    f"{CHANNEL_MARK}analysis<|message|>",
+    "<|end|>",
+    f"<|end|><|start|>assistant{CHANNEL_MARK}final<|message|>",
+)
+"""Of replies in channels, which tools/channels.py reads."""
+
+
 @lru_cache(maxsize=64)
 def thinking_of(template: str) -> Thinking | None:
     """How a model with this chat template thinks; None: it does not."""
+    if CHANNEL_MARK in template and "<|message|>" in template:
+        return Thinking(CHANNELS, (), ("low", "medium", "high"))
     for tags in _TAGS:
         if tags.close in template:
             break
     else:
         return None
-    switches = tuple(
-        name for name in _SWITCHES if re.search(rf"(?<![\w.'\"]){name}(?![\w'\"])", template)
-    )
-    has_effort = re.search(r"(?<![\w.'\"])reasoning_effort(?![\w'\"])", template)
-    efforts = tuple(e for e in EFFORTS if f"'{e}'" in template or f'"{e}"' in template)
-    return Thinking(tags, switches, efforts if has_effort else ())
+    variables = variables_of(template)
+    switches = tuple(name for name in _SWITCHES if name in variables)
+    words: tuple[str, ...] = ()
+    if "reasoning_effort" in variables:
+        words = tuple(e for e in (OFF, *EFFORTS) if f"'{e}'" in template or f'"{e}"' in template)
+    return Thinking(tags, switches, words)
+
+
+@lru_cache(maxsize=64)
+def reasoning_name(template: str) -> str:
+    """The key of a message under which a template reads past reasoning."""
+    for name in ("reasoning_content", "reasoning", "thinking"):
+        if re.search(rf"\.{name}\b|\[['\"]{name}['\"]\]", template):
+            return name
+    return "reasoning_content"
+
+
+def with_reasoning_as(name: str, messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose `reasoning_content` is called `name`."""
+    return [
+        {name if key == "reasoning_content" else key: value for key, value in message.items()}
+        for message in messages
+    ]
 
 
 class ThinkingSplitter:
