@@ -300,9 +300,25 @@ def test_the_billing_header_is_no_part_of_the_prompt_an05(system: Any, content: 
     assert found == content
 
 
-def test_system_messages_may_stand_in_the_middle() -> None:
-    messages = said(("user", "x"), ("system", "now briefly"), ("user", "y"))
-    assert [m["role"] for m in messages] == ["user", "system", "user"]
+def test_system_messages_may_stand_anywhere_and_the_user_has_the_last_word() -> None:
+    """Claude Code sends one behind the user's first message."""
+    messages = said(
+        ("user", "x"), ("system", "briefly"), ("assistant", [use("1")]), ("system", "go on")
+    )
+    assert [m["role"] for m in messages] == ["system", "user", "assistant", "system"]
+    messages = said(("user", "x"), ("system", "briefly"), ("user", "y"))
+    assert messages == [
+        {"role": "system", "content": "briefly"},
+        {"role": "user", "content": [{"type": "text", "text": text} for text in ("x", "y")]},
+    ]
+    after_results = said(
+        ("user", "x"),
+        ("assistant", [use("1")]),
+        ("user", [result("1", "r"), text("y")]),
+        ("system", "s"),
+    )
+    roles = ["user", "assistant", "tool", "system", "user"]
+    assert [m["role"] for m in after_results] == roles
 
 
 def test_a_last_message_of_the_assistant_is_the_beginning_of_the_reply() -> None:

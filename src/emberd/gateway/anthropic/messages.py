@@ -24,7 +24,8 @@ _ENCRYPTED = re.compile(r"encrypted_")
 def template_messages(system: str | Blocks | None, messages: Sequence[Message]) -> list[Json]:
     """In OpenAI's form. Raises BadRequestError.
 
-    Neighbours of one role are one turn. Of a user's turn the tool results come first, then all of its text.
+    Neighbours of one role are one turn. Of a user's turn the tool results come first, then system messages
+    that follow it, then all of its text: the last word is the user's.
     """
     conversation: list[Json] = []
     if texts := _system_texts(system):
@@ -33,12 +34,13 @@ def template_messages(system: str | Blocks | None, messages: Sequence[Message]) 
     for role, blocks in _turns(messages):
         match role:
             case "user":
-                conversation += _user_turn(blocks, names)
+                _add_user_turn(conversation, blocks, names)
             case "assistant":
                 conversation += _assistant_turn(blocks, names)
             case _:
                 texts = [_text_of(block, path) for path, block in blocks]
-                conversation.append({"role": "system", "content": _content(texts)})
+                place = len(conversation) - _ends_with_user(conversation)
+                conversation.insert(place, {"role": "system", "content": _content(texts)})
     return conversation
 
 
@@ -81,14 +83,26 @@ def _turns(messages: Sequence[Message]) -> Iterator[tuple[str, list[Block]]]:
     yield role, turn
 
 
-def _user_turn(blocks: Iterable[Block], names: dict[str, str]) -> list[Json]:
+def _add_user_turn(
+    conversation: list[Json], blocks: Iterable[Block], names: dict[str, str]
+) -> None:
     results, texts = [], []
     for path, block in blocks:
         if block.get("type") == "tool_result":
             results.append(_tool_result(block, path, names))
         else:
             texts.append(_text_of(block, path))
-    return results + ([{"role": "user", "content": _content(texts)}] if texts else [])
+    if not results and _ends_with_user(conversation):  # a system message stood between the two
+        before = conversation.pop()["content"]
+        parts = [before] if isinstance(before, str) else [part["text"] for part in before]
+        texts = [*parts, *texts]
+    conversation += results
+    if texts:
+        conversation.append({"role": "user", "content": _content(texts)})
+
+
+def _ends_with_user(conversation: Sequence[Json]) -> bool:
+    return bool(conversation) and conversation[-1]["role"] == "user"
 
 
 def _assistant_turn(blocks: Iterable[Block], names: dict[str, str]) -> list[Json]:
