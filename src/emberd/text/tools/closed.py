@@ -176,7 +176,8 @@ class _Gemma:
         if self._taken("{"):
             result: Json = {}
             while not self._taken("}"):
-                result[self._key()] = self._value(depth + 1)
+                key = self._key()
+                result[key] = self._value(depth + 1)
                 self._taken(",")
             return result
         if self._taken("["):

@@ -68,7 +68,8 @@ class CallReader:
             self._body = None
             if self.num_calls == self._first_call:  # nothing of it was told
                 self._show(self._opening, parts)
-                self._at_start, self._held = False, self._raw
+                self._at_start = self._after_call = False
+                self._held = self._raw
             else:
                 self._after_call = True  # what is broken behind a call is dropped
             return True
