@@ -25,6 +25,7 @@ for _power, _letter in enumerate("KMGT", start=1):
     _UNITS_OF_SIZE[f"{_letter}B"] = 1000**_power
 _UNITS_OF_TIME = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+_REASONING_KEYS = ("reasoning_content", "reasoning")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _MAX_SECONDS = 1e10  # longer, as a century's worth of seconds, is the same as never
 
@@ -112,6 +113,13 @@ def _log_level(text: str) -> str:
     if text.strip().lower() not in _LOG_LEVELS:
         raise ValueError(f"'{text}' is not one of {', '.join(_LOG_LEVELS)}")
     return text.strip().lower()
+
+
+def _reasoning_keys(text: str) -> tuple[str, ...]:
+    words = _words(text)
+    if unknown := set(words) - set(_REASONING_KEYS):
+        raise ValueError(f"'{min(unknown)}' is not one of {', '.join(_REASONING_KEYS)}")
+    return words
 
 
 def _user_data() -> Path:
@@ -212,6 +220,12 @@ class Config:
         (),
     )
     max_body: int = _setting("Largest request body.", _positive_size, 64 * 1024**2, shown="64MiB")
+    reasoning_keys: tuple[str, ...] = _setting(
+        "Names of the key under which OpenAI's chat route tells reasoning: reasoning_content, reasoning, or both.",
+        _reasoning_keys,
+        ("reasoning_content",),
+        shown="reasoning_content",
+    )
     log_level: str = _setting("debug, info, warning or error.", _log_level, "info")
 
     @classmethod

@@ -53,6 +53,12 @@ class Conversation:
     thinking: ThinkingWish = ThinkingWish()
     variables: Mapping[str, Any] = field(default_factory=dict)  # further ones of the template
     template: str | None = None  # instead of the model's own
+    one_call: bool = False  # the reply ends where a second call would begin
+
+    def __post_init__(self) -> None:
+        for index, tool in enumerate(self.tools or ()):
+            _check_tool(tool, f"tools[{index}]")
+
     continued: str = ""  # the beginning of the reply; where there is one, the model does not think
 
     def read(self, model: ModelText, name: str) -> tuple[tuple[int, ...], ReplyFormat]:
@@ -82,7 +88,7 @@ class Conversation:
         form = ReplyFormat()
         if self.tools:
             syntax = support.syntax if support else HERMES
-            form = ReplyFormat(syntax=syntax, tools=tools_of(self.tools))
+            form = ReplyFormat(syntax=syntax, tools=tools_of(self.tools), one_call=self.one_call)
         if thinking is not None:
             tail = model.tokenizer.decode(ids[-_TAIL:], show_special=True).rstrip()
             inside, budget = tail.endswith(thinking.tags.open.rstrip()), _budget(wish, thinking)
@@ -93,6 +99,27 @@ class Conversation:
                 form, thinking=thinking.tags, inside_thinking=inside, thinking_budget=budget
             )
         return tuple(ids), form
+
+
+def _check_tool(tool: Mapping[str, Any], path: str) -> None:
+    """Raises BadRequestError where a tool is not a function with a name."""
+    if not isinstance(tool, Mapping):
+        raise BadRequestError(f"'{path}' must be an object", path)
+    kind = tool.get("type", "function")
+    if kind != "function":
+        raise BadRequestError(
+            f"'{path}.type': tools of type {kind!r:.64} are not supported; send functions",
+            f"{path}.type",
+        )
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str) or not name:
+        raise BadRequestError(f"'{path}.function.name' is required", f"{path}.function.name")
+    parameters = function.get("parameters") if isinstance(function, Mapping) else None
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise BadRequestError(
+            f"'{path}.function.parameters' must be an object", f"{path}.function.parameters"
+        )
 
 
 def _budget(wish: ThinkingWish, thinking: Thinking) -> int | None:

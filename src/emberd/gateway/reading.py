@@ -11,7 +11,7 @@ from typing import Literal
 
 from ..models.loaded import LoadedModel
 from ..protocol import SamplingParams
-from ..text.parts import Part, TextDelta
+from ..text.parts import Part, TextDelta, ToolCallStart
 from ..text.reply import PLAIN, ReplyFormat
 from ..text.stops import StopStrings
 from .events import Event, Finish
@@ -37,6 +37,7 @@ class Reading:
         self._parser = form.parser(controls)
         self._stops = StopStrings(prompt.stop)
         self._budget = form.thinking_budget
+        self._one_call = form.one_call
         self.closing_ids = (
             model.text.control_ids(form.thinking.forced_close)
             if form.thinking is not None and self._budget is not None
@@ -80,6 +81,9 @@ class Reading:
     def _events(self, parts: Iterable[Part]) -> list[Event]:
         events: list[Event] = []
         for part in parts:
+            if self._one_call and isinstance(part, ToolCallStart) and part.index > 0:
+                events.append(self._finish(Finish("tool_calls")))
+                break
             if not isinstance(part, TextDelta):
                 if held := self._stops.finish():
                     events.append(TextDelta(held))

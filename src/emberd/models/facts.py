@@ -17,8 +17,9 @@ from typing import Any
 
 from ..errors import ModelFileError
 from ..gguf.spec import describe, open_model
+from ..text.reasoning import thinking_of
 
-_VERSION = 1  # part of the cache key: a change of ModelFacts makes older entries unknown
+_VERSION = 2  # part of the cache key: a change of ModelFacts makes older entries unknown
 _SAMPLE_BYTES = 64 * 1024
 _SAMPLES = 64
 _HINTS: dict[str, tuple[str, float, float]] = {  # field of SamplingParams: key, least, most
@@ -47,6 +48,16 @@ class ModelFacts:
     context_length: int  # trained
     embedding_length: int
     vocab_size: int
+    has_template: (
+        bool  # a chat template; with one, tools can be used, by a prompt of ours if need be
+    )
+    thinks: bool
+
+    @property
+    def capabilities(self) -> list[str]:
+        """In Ollama's own words only: the list is a closed one in some clients (OL-33)."""
+        words = {"completion": True, "tools": self.has_template, "thinking": self.thinks}
+        return [word for word, has in words.items() if has]
 
 
 def read_facts(path: Path, cache_dir: Path) -> ModelFacts:
@@ -99,6 +110,7 @@ def _read(path: Path) -> ModelFacts:
     model = open_model(path)
     try:
         description = describe(model)
+        template = model.file.metadata.get("tokenizer.chat_template")
         return ModelFacts(
             digest=content_digest(path),
             architecture=model.spec.architecture,
@@ -108,6 +120,8 @@ def _read(path: Path) -> ModelFacts:
             context_length=model.spec.context_length,
             embedding_length=model.spec.hidden_size,
             vocab_size=model.spec.vocab_size,
+            has_template=isinstance(template, str),
+            thinks=isinstance(template, str) and thinking_of(template) is not None,
         )
     finally:
         model.close()

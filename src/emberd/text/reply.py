@@ -28,6 +28,7 @@ class ReplyFormat:
         None  # of calls; None: the request has no tools, and calls stay text
     )
     tools: Tools | None = None  # with `syntax`
+    one_call: bool = False  # a second call is not to be told: it ends the reply
 
     @property
     def marks(self) -> tuple[str, ...]:

@@ -17,10 +17,9 @@ from ...models.store import ModelStore, StoredModel
 from .shape import rfc3339
 
 Json = dict[str, Any]
-CAPABILITIES = ("completion",)  # a closed list in some clients: only Ollama's own words
 NEVER = datetime(2999, 12, 31, tzinfo=timezone.utc)
-TEMPLATE = "{{ if .System }}{{ .System }}\n\n{{ end }}{{ .Prompt }}"
-"""Clients look into it for .Tools and .Suffix, which are not served; prompts are made by the file's own template."""
+_SYSTEM = "{{ if .System }}{{ .System }}\n\n{{ end }}"
+_TOOLS = "{{ if .Tools }}{{ .Tools }}\n\n{{ end }}"
 
 _PARAMETERS = {
     "temperature": "temperature",
@@ -41,7 +40,7 @@ def list_item(stored: StoredModel, config: Config) -> Json:
         "size": stored.size,
         "digest": stored.facts.digest,
         "details": details(stored),
-        "capabilities": list(CAPABILITIES),
+        "capabilities": stored.facts.capabilities,
         "context_length": context_length(stored, config),
     }
 
@@ -73,6 +72,12 @@ def details(stored: StoredModel) -> Json:
     }
 
 
+def template(stored: StoredModel) -> str:
+    """A text of Ollama's form, into which clients look for .Tools and .System (OL-34); prompts are made by the
+    file's own template."""
+    return f"{_SYSTEM}{_TOOLS if stored.facts.has_template else ''}{{{{ .Prompt }}}}"
+
+
 def context_length(stored: StoredModel, config: Config) -> int:
     """What would be served, as far as it is known before the model is loaded."""
     trained = stored.facts.context_length
@@ -93,10 +98,10 @@ def show(store: ModelStore, config: Config, name: str, verbose: bool) -> Json:
         "license": _text(metadata.get("general.license")),
         "modelfile": f"# Found by emberd\nFROM {stored.name}\n",
         "parameters": _parameters(sampling_hints(metadata), context_length(stored, config)),
-        "template": TEMPLATE,
+        "template": template(stored),
         "details": details(stored),
         "model_info": info,
-        "capabilities": list(CAPABILITIES),
+        "capabilities": stored.facts.capabilities,
         "modified_at": rfc3339(stored.modified),
     }
 

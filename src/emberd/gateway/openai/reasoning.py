@@ -5,9 +5,6 @@ from __future__ import annotations
 from ..conversation import ThinkingWish
 from .schema import ChatCompletionRequest
 
-NAMES = ("reasoning_content",)
-BOTH_NAMES = ("reasoning_content", "reasoning")
-
 
 def thinking_wish(body: ChatCompletionRequest) -> ThinkingWish:
     """The field that says most wins: `think`, `thinking`, `reasoning`, template variables, `reasoning_effort`.
@@ -44,8 +41,6 @@ def thinking_wish(body: ChatCompletionRequest) -> ThinkingWish:
     return ThinkingWish(mode, effort, budget, required=bool(body.think), param=param)
 
 
-def reasoning_names(body: ChatCompletionRequest, *, mirror: bool = False) -> tuple[str, ...]:
-    """The keys of a message that tell its reasoning; none where the caller does not want to see it (OC-24)."""
-    if body.reasoning is not None and body.reasoning.exclude:
-        return ()
-    return BOTH_NAMES if mirror else NAMES
+def reasoning_names(body: ChatCompletionRequest, keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the `keys` of a message that tell its reasoning; none where the caller wants none (OC-24)."""
+    return () if body.reasoning is not None and body.reasoning.exclude else keys

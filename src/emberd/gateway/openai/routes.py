@@ -49,6 +49,7 @@ async def chat_completions(request: Request) -> Response:
         None if body.tool_choice == "none" else body.tools or None,
         thinking_wish(body),
         _template_variables(body),
+        one_call=body.parallel_tool_calls is False,
     )
 
     def read_prompts(model: LoadedModel) -> PromptIds:
@@ -57,7 +58,9 @@ async def chat_completions(request: Request) -> Response:
 
     limit = body.max_completion_tokens or body.max_tokens
     generation = await _start(request, body, body.sampling(limit), read_prompts)
-    answer = Answer(ChatShape(reasoning_names(body)), body.model)
+    answer = Answer(
+        ChatShape(reasoning_names(body, service_of(request).config.reasoning_keys)), body.model
+    )
     return await _respond(request, body, answer, generation, ignored_header(raw, type(body)))
 
 
@@ -167,7 +170,7 @@ def _model(request: Request, stored: StoredModel) -> dict[str, Any]:
         "max_model_len": context_length,
         "context_length": context_length,
         "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
-        "capabilities": ["completion"],
+        "capabilities": facts.capabilities,
         "loaded": loaded is not None,
         "meta": {
             "n_ctx": context_length,

@@ -110,6 +110,7 @@ class ChatCompletionRequest(SamplingFields):
     max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Text | dict[str, Any] | None = None
+    parallel_tool_calls: Flag | None = None
     response_format: dict[str, Any] | None = None
     logprobs: Flag | None = None
     top_logprobs: Whole | None = None
