@@ -112,8 +112,8 @@ class Site:
             info = file.tensors["output.weight"]
             logits = file.data(info).view(np.float32).reshape(info.shape)
             next_token = logits.argmax(axis=0).tolist()
-        blocks = (options.context_length or CONTEXT) // 16
-        facts = WorkerInfo("fake", "cpu", CONTEXT, blocks, 16, 32, 1000, 2000, 0.1)
+        context = options.context_length or CONTEXT
+        facts = WorkerInfo("fake", "cpu", context, context // 16, 16, 32, 1000, 2000, 0.1)
         worker = FakeWorker(options, facts, next_token, self.delay)
         if self.prefill:
             worker.prefilled.set()
