@@ -182,6 +182,18 @@ def test_thinking_and_tools_in_a_loop(client: Anthropic, stream: bool) -> None:
     assert (text_of(answer), answer.stop_reason) == (TEXT, "end_turn")
 
 
+def test_one_call_where_the_caller_wants_one(client: Anthropic) -> None:
+    message = client.messages.create(
+        model="script",
+        max_tokens=500,
+        messages=said("3"),
+        tools=[W, V],
+        tool_choice={"type": "auto", "disable_parallel_tool_use": True},
+    )
+    assert [block.name for block in message.content if block.type == "tool_use"] == ["w"]
+    assert message.stop_reason == "tool_use"
+
+
 def test_without_tools_tags_are_text(client: Anthropic) -> None:
     """K07."""
     message = client.messages.create(model="script", max_tokens=500, messages=said("3"))

@@ -65,7 +65,14 @@ async def count_tokens(request: Request) -> Response:
 def _conversation(body: CountTokensRequest, tools: Tools) -> Conversation:
     conversation = template_messages(body.system, body.messages)
     continued = continued_text(conversation)
-    return Conversation(conversation, tools.functions, _thinking(body), continued=continued)
+    choice = body.tool_choice
+    return Conversation(
+        conversation,
+        tools.functions,
+        _thinking(body),
+        continued=continued,
+        one_call=choice is not None and choice.disable_parallel_tool_use is True,
+    )
 
 
 def _thinking(body: CountTokensRequest) -> ThinkingWish:

@@ -88,13 +88,8 @@ def refuse_unserved(body: MessagesRequest) -> None:
         raise _unserved("output_format")
     if body.output_config is not None and body.output_config.format is not None:
         raise _unserved("output_config.format")
-    choice = body.tool_choice
-    if choice is None:
-        return
-    if choice.type in ("any", "tool"):
+    if body.tool_choice is not None and body.tool_choice.type in ("any", "tool"):
         raise _unserved("tool_choice", "that forces a call")
-    if choice.type == "auto" and choice.disable_parallel_tool_use:
-        raise _unserved("tool_choice.disable_parallel_tool_use")
 
 
 def _unserved(field: str, detail: str = "") -> NotSupportedError:
