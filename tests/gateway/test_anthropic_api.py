@@ -24,7 +24,7 @@ THINKS = (
     "{% for t in tools or () %}{{ t['function']['name'] }}{% endfor %}"
     "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
-    "{# <think> </think> #}"
+    "{# <think> </think> <tool_call> #}"
 )
 
 
@@ -217,8 +217,61 @@ def test_a_thinking_budget_is_kept_to(tmp_path: Path) -> None:
 
 
 def test_thinking_asked_of_a_model_that_cannot_is_let_be(make_site: MakeSite) -> None:
-    for thinking in ({"type": "enabled", "budget_tokens": 2000}, {"type": "adaptive"}):
-        assert ask(make_site(), "a", thinking=thinking)["content"][0]["text"] == "Hello world"
+    wishes = [{"type": "enabled", "budget_tokens": 2000}, {"type": "adaptive"}]
+    responses = post(make_site(), MESSAGES, *(body_of("a", thinking=wish) for wish in wishes))
+    assert [r.json()["content"][0]["text"] for r in responses] == ["Hello world"] * 2
+    listed = [response.headers.get("x-emberd-ignored") for response in responses]
+    assert listed == ["thinking.enabled", None]
+
+
+TOOL = {"name": "w", "input_schema": {"type": "object"}}
+CALLS = [
+    *("Sure.", "<tool", "_call>", '{"name": "w", "argu', 'ments": {"p"', ': "a"}}', "</tool_call>"),
+    *("<tool_call>", '{"name": "w", "arguments": {"p', '": "b"}}', "</tool_call>\n"),
+]
+
+
+def test_calls_stream_block_by_block_as_they_are_made_k06_k07_an21(tmp_path: Path) -> None:
+    site = thinking_site(tmp_path / "a", {"1": CALLS}, delay=0.005)
+    streamed = events(stream(site, body_of("1", tools=[TOOL])).text)
+    starts = [e["content_block"] for e in streamed if e["type"] == "content_block_start"]
+    ids = [start.pop("id") for start in starts[1:]]
+    assert all(re.fullmatch(r"toolu_\w{24}", id) for id in ids) and len(set(ids)) == 2
+    empty = {"type": "tool_use", "name": "w", "input": {}}
+    assert starts == [{"type": "text", "text": ""}, empty, empty]
+    pieces: dict[int, list[str]] = {0: [], 1: [], 2: []}
+    for event in streamed:
+        if event["type"] == "content_block_delta":
+            delta = event["delta"]
+            pieces[event["index"]].append(delta.get("text", delta.get("partial_json")))
+    assert "".join(pieces[0]) == "Sure."
+    assert len(pieces[1]) > 1
+    assert [json.loads("".join(pieces[i])) for i in (1, 2)] == [{"p": "a"}, {"p": "b"}]
+    assert streamed[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+    whole = post(thinking_site(tmp_path / "b", {"1": CALLS}), MESSAGES, body_of("1", tools=[TOOL]))[
+        0
+    ].json()
+    assert [block.get("input", block.get("text")) for block in whole["content"]] == [
+        "Sure.",
+        {"p": "a"},
+        {"p": "b"},
+    ]
+    assert whole["stop_reason"] == "tool_use"
+
+
+def test_a_call_that_the_token_limit_cuts_ends_by_max_tokens_an08(tmp_path: Path) -> None:
+    body = body_of("1", tools=[TOOL], max_tokens=5)
+    answer = post(thinking_site(tmp_path, {"1": CALLS}), MESSAGES, body)[0].json()
+    assert answer["stop_reason"] == "max_tokens"
+    assert [block["type"] for block in answer["content"]] == ["text", "tool_use"]
+    assert answer["content"][1]["input"] == {}
+
+
+def test_no_call_where_tool_choice_is_none(tmp_path: Path) -> None:
+    body = body_of("1", tools=[TOOL], tool_choice={"type": "none"})
+    answer = post(thinking_site(tmp_path, {"1": CALLS}), MESSAGES, body)[0].json()
+    assert [block["type"] for block in answer["content"]] == ["text"]
+    assert answer["stop_reason"] == "end_turn"
 
 
 def test_a_last_message_of_the_assistant_is_gone_on_from(make_site: MakeSite) -> None:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from ...models.loaded import LoadedModel
+from ...text.reasoning import thinking_of
 from ..body import ignored_header
 from ..conversation import Conversation, ThinkingWish
 from ..routing import documented, read_body, request_id_of, service_of
@@ -40,7 +41,8 @@ async def messages(request: Request) -> Response:
     start = service.start(request_id_of(request), body.model, None, wish, read_prompts)
     generation = await while_connected(request, start)
     answer = Answer(body.model, body.max_tokens, body.shows_thinking)
-    headers = ignored_header({**raw, **dict.fromkeys(tools.left_out)}, type(body))
+    unused = [*tools.left_out, *_unused_thinking(body, generation.model)]
+    headers = ignored_header({**raw, **dict.fromkeys(unused, True)}, type(body))
     if body.stream:
         events = answer.events(generation)
         ping = service.config.ping
@@ -73,6 +75,12 @@ def _conversation(body: CountTokensRequest, tools: Tools) -> Conversation:
         continued=continued,
         one_call=choice is not None and choice.disable_parallel_tool_use is True,
     )
+
+
+def _unused_thinking(body: MessagesRequest, model: LoadedModel) -> list[str]:
+    """Names thinking that was asked for and that the model cannot do."""
+    asked = body.thinking is not None and body.thinking.type == "enabled"
+    return ["thinking.enabled"] if asked and not thinking_of(model.text.template.source) else []
 
 
 def _thinking(body: CountTokensRequest) -> ThinkingWish:
