@@ -107,24 +107,19 @@ def _rope(bench: Workbench, shape: ModelShape, tokens: int) -> Case:
     )
     step = ops.rope_kv_write(
         bench.kernels,
-        bench.put(qkv.reshape(tokens, -1)),
+        _heads(bench, shape, qkv),
         q,
         k_cache,
         v_cache,
         bench.ints(positions),
         bench.ints(slots),
-        bench.put(cos),
-        bench.put(sin),
-        None,
-        None,
+        ops.Rotation(bench.put(cos), bench.put(sin), dim, "adjacent", None, None, EPS),
+        bench.count(0),
         bench.count(tokens),
         rows=tokens,
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=dim,
-        rope_dim=dim,
-        pairing="adjacent",
-        eps=EPS,
     )
 
     def check() -> float:
@@ -145,6 +140,12 @@ def _rope(bench: Workbench, shape: ModelShape, tokens: int) -> Case:
         tolerance=TOLERANCE["f16"],
         nbytes=nbytes,
     )
+
+
+def _heads(bench: Workbench, shape: ModelShape, qkv: NDArray[np.float32]) -> ops.Heads:
+    """q, k and v heads (T, H + 2 KVH, hd) in one tensor."""
+    flat = bench.put(qkv.reshape(len(qkv), -1))
+    return ops.Heads(flat, flat, (shape.heads + shape.kv_heads) * shape.head_dim)
 
 
 class _Paged:
@@ -176,25 +177,32 @@ class _Paged:
 
 
 def _decode(bench: Workbench, shape: ModelShape, rows: int, context: int) -> Case:
+    """One new token a row: rotation, KV write, attention, result in int8. The new key lies in the cache already."""
     heads, kv_heads, dim = shape.heads, shape.kv_heads, shape.head_dim
-    scale = dim**-0.5
+    scale, newest = dim**-0.5, np.full(rows, context - 1, np.int32)
     paged = _Paged(bench, shape, [context] * rows)
-    q = bench.normal(rows, heads, dim)
-    q_device, y = bench.put(q), bench.poisoned(rows, heads, dim)
-    splits = ops.decode_splits(bench.device, rows=rows, num_kv_heads=kv_heads)
+    qkv = bench.normal(rows, heads + 2 * kv_heads, dim)
+    slots = paged.tables[np.arange(rows), newest // BLOCK_SIZE] * BLOCK_SIZE + newest % BLOCK_SIZE
+    cos, sin = rope_tables(dim, 10000.0, 1.0, None, context)
+    paged.keys[slots] = reference.rope(qkv[:, heads:-kv_heads], newest, cos, sin, "adjacent")
+    paged.values[slots] = qkv[:, -kv_heads:]
+    y = linear.activations(bench.device, rows, heads * dim)
+    splits = ops.decode_splits(bench.device, rows=rows, num_kv_heads=kv_heads, context=context)
     partial = bench.poisoned(
         *ops.decode_partial_shape(rows=rows, num_heads=heads, head_dim=dim, splits=splits)
     )
     tables, contexts = bench.ints(paged.tables), bench.ints([context] * rows)
-    count = bench.count(rows)
+    count, projected = bench.count(rows), _heads(bench, shape, qkv)
+    rotation = ops.Rotation(bench.put(cos), bench.put(sin), dim, "adjacent", None, None, EPS)
     chains = [
         ops.attention_decode(
             bench.kernels,
-            q_device,
+            projected,
             keys,
             values,
             tables,
             contexts,
+            rotation,
             partial,
             y,
             count,
@@ -211,19 +219,23 @@ def _decode(bench: Workbench, shape: ModelShape, rows: int, context: int) -> Cas
     ]
 
     def check() -> float:
-        out = bench.run(chains[0], y)[0]
+        found = read_quantized(bench, chains[0], y)
+        q = reference.rope(qkv[:, :heads], newest, cos, sin, "adjacent")
         checked = sorted({0, rows - 1})
-        last = np.array([context - 1], np.int32)
-        expected = [paged.attention(q[row : row + 1], row, last, scale) for row in checked]
-        return relative_error(out[checked], np.concatenate(expected))
+        expected = [
+            paged.attention(q[row : row + 1], row, newest[:1], scale).reshape(1, -1)
+            for row in checked
+        ]
+        rounded = decoded(*reference.quantize_q8(np.concatenate(expected)))
+        return relative_error(found[checked], rounded)
 
     return Case(
         op="attention_decode",
-        type="F16",
+        type="int8",
         shape=f"{shape.name} {rows} rows, context {context}",
         chains=chains,
         check=check,
-        tolerance=TOLERANCE["float"],
+        tolerance=INT8_ROUND,
         nbytes=rows * context * kv_heads * dim * 4,
         ops=4 * rows * context * heads * dim,
     )

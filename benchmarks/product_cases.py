@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,8 @@ from emberd.gguf.dequant import dequantize
 from emberd.reference import ops as reference
 from emberd.runtime import linear
 from emberd.runtime.device import Device, Tensor
-from emberd.runtime.linear import LinearTable, MatmulTile
+from emberd.runtime.linear import LinearTable
+from emberd.runtime.matmul import MatmulTable, MatmulTile
 from emberd.runtime.matvec import MatvecTile
 from emberd.runtime.weights import WeightMatrix, WeightPart, upload_matrix
 from emberd.verify.bench import Workbench
@@ -118,8 +120,9 @@ def tables(device: Device, tokens: int) -> Iterator[tuple[str, LinearTable]]:
                 )
     if tokens > 4:
         for block in _matmul_tiles(device, tokens):
-            name = f"matmul {block.tokens}×{block.rows} lane{block.lane_tokens}"
-            yield name, LinearTable(replace(default.matvec, tokens=0), ((1, block),))
+            name = f"matmul {block.tokens}×{block.rows} lane{block.lane_tokens} runs{block.runs}÷{block.slices}"
+            name += " ahead" if block.ahead else ""
+            yield name, LinearTable(replace(default.matvec, tokens=0), MatmulTable(((1, block),)))
 
 
 def _matvec_tiles(device: Device) -> Iterator[MatvecTile]:
@@ -132,15 +135,17 @@ def _matvec_tiles(device: Device) -> Iterator[MatvecTile]:
 
 
 def _matmul_tiles(device: Device, tokens: int) -> Iterator[MatmulTile]:
-    """Tiles of 64 lanes or more that the device can hold, and that are not far larger than the tokens."""
-    for tile_tokens in (16, 32, 64, 128):
-        for rows in (32, 64, 128):
-            for lane_tokens in (1, 2, 4, 8):
-                tile = MatmulTile(tile_tokens, rows, lane_tokens)
-                memory = 64 * (tile_tokens + rows + 2) + 16 * tile_tokens + 32 * rows
-                fits = 64 <= tile.workgroup <= min(256, device.max_workgroup_size)
-                if tile_tokens < 2 * tokens and fits and memory <= device.max_workgroup_bytes:
-                    yield tile
+    """Tiles that the device can hold, and that are not far larger than the tokens."""
+    most = 64 if device.info.is_software else 512  # which compiles for seconds
+    for tile_tokens, rows, lane_tokens in itertools.product((16, 32, 64), (16, 32, 64), (4, 8)):
+        slices = ((2, 1), (4, 2), (8, 4), (8, 8), (16, 8))
+        for (runs, shared), ahead in itertools.product(slices, (0, 2)):
+            try:
+                tile = MatmulTile(tile_tokens, rows, lane_tokens, runs, shared, ahead)
+            except AssertionError:
+                continue  # more than the kernel reads at a time
+            if tile_tokens < 2 * tokens and 64 <= tile.workgroup <= most and tile.fits(device):
+                yield tile
 
 
 def embedding_case(bench: Workbench, shape: ModelShape, tokens: int) -> Case:

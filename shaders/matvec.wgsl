@@ -70,13 +70,8 @@ fn add_unit(before: Sums, tile: u32, local: u32, u: u32, token: u32) -> Sums {
 
 // The sums of token `first + index` over all lanes, on to where they are kept.
 fn finish(sum: vec4<f32>, squares: f32, tile: u32, local: u32, first: u32, index: u32, live: u32, thread: u32) {
-  var total = vec4<f32>(lane_total(sum.x, thread), 0.0, 0.0, 0.0);
-  if (ROWS > 1u) { total.y = lane_total(sum.y, thread); }
-  if (ROWS > 2u) {
-    total.z = lane_total(sum.z, thread);
-    total.w = lane_total(sum.w, thread);
-  }
-  if (NORMED) { total *= norm_scale(lane_total(squares, thread)); }
+  var total = lane_total(sum, thread);
+  if (NORMED) { total *= norm_scale(squares); }
   if (thread % LANES == 0u) { keep(total, tile, local, first, index, live); }
 }
 
@@ -91,6 +86,7 @@ fn matvec(
   if (group.y > 0u && token >= live) { return; }
   let tile = group.z * groups.x + group.x;
   let local = thread / LANES * ROWS;
+  let early = prefetch(tile, thread);
   var s: Sums;
   if (thread % LANES == 0u) {
     s.t0 = start(tile, local, token);
@@ -117,6 +113,10 @@ fn matvec(
   }
   for (; u < params.units; u += LANES) { s = add_unit(s, tile, local, u, token); }
 
+  if (NORMED) {
+    s.squares = lane_total(s.squares, thread);
+    if (M > 4u) { s.more_squares = lane_total(s.more_squares, thread); }
+  }
   finish(s.t0, s.squares.x, tile, local, token, 0u, live, thread);
   if (M > 1u) { finish(s.t1, s.squares.y, tile, local, token, 1u, live, thread); }
   if (M > 2u) {
@@ -129,5 +129,5 @@ fn matvec(
     finish(s.t6, s.more_squares.z, tile, local, token, 6u, live, thread);
     finish(s.t7, s.more_squares.w, tile, local, token, 7u, live, thread);
   }
-  finish_tile(tile, token, live, thread);
+  finish_tile(early, tile, token, live, thread);
 }

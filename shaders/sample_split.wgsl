@@ -21,6 +21,24 @@ struct Params { vocab_size: u32, num_slices: u32, ring: u32 }
 #include "include/${penalties}.wgsl"
 #include "include/${reduce}.wgsl"
 
+struct Best { most: f32, score: f32, token: u32 }
+
+// The largest logit and the best score of a lane so far, `token` taken in. Its logit was read before, with others.
+fn taking(before: Best, logit: f32, token: u32, end: u32, s: Settings, key: u32, draws: bool) -> Best {
+  if (token >= end) { return before; }
+  var b = before;
+  b.most = max(b.most, logit);
+  if (draws) {
+    var score = logit;
+    if (s.temperature > 0.0) { score -= s.temperature * log(exponential(key, token)); }
+    if (score > b.score) {
+      b.score = score;
+      b.token = token;
+    }
+  }
+  return b;
+}
+
 @compute @workgroup_size(WG)
 fn sample_split(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
   let row = group.y;
@@ -33,24 +51,30 @@ fn sample_split(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
   let end = min(params.vocab_size, (group.x + 1u) * SLICE);
   let row_start = row * params.vocab_size;
 
-  var most = NEG_LARGE;
-  var best = NEG_LARGE;
-  var best_token = first;
-  for (var token = first; token < end; token += RUNS) {
-    let logit = penalized(logits[row_start + token], s, sequence, token);
-    most = max(most, logit);
-    if (draws) {
-      var score = logit;
-      if (s.temperature > 0.0) { score -= s.temperature * log(exponential(key, token)); }
-      if (score > best) {
-        best = score;
-        best_token = token;
-      }
-    }
+  var b = Best(NEG_LARGE, NEG_LARGE, first);
+  for (var token = first; token < end; token += 8u * RUNS) {
+    let t = min(vec4<u32>(token) + vec4<u32>(0u, 1u, 2u, 3u) * RUNS, vec4<u32>(end - 1u));
+    let u = min(vec4<u32>(token) + vec4<u32>(4u, 5u, 6u, 7u) * RUNS, vec4<u32>(end - 1u));
+    let l0 = penalized(logits[row_start + t.x], s, sequence, t.x);
+    let l1 = penalized(logits[row_start + t.y], s, sequence, t.y);
+    let l2 = penalized(logits[row_start + t.z], s, sequence, t.z);
+    let l3 = penalized(logits[row_start + t.w], s, sequence, t.w);
+    let l4 = penalized(logits[row_start + u.x], s, sequence, u.x);
+    let l5 = penalized(logits[row_start + u.y], s, sequence, u.y);
+    let l6 = penalized(logits[row_start + u.z], s, sequence, u.z);
+    let l7 = penalized(logits[row_start + u.w], s, sequence, u.w);
+    b = taking(b, l0, token, end, s, key, draws);
+    b = taking(b, l1, token + RUNS, end, s, key, draws);
+    b = taking(b, l2, token + 2u * RUNS, end, s, key, draws);
+    b = taking(b, l3, token + 3u * RUNS, end, s, key, draws);
+    b = taking(b, l4, token + 4u * RUNS, end, s, key, draws);
+    b = taking(b, l5, token + 5u * RUNS, end, s, key, draws);
+    b = taking(b, l6, token + 6u * RUNS, end, s, key, draws);
+    b = taking(b, l7, token + 7u * RUNS, end, s, key, draws);
   }
-  run_max[(row * params.num_slices + group.x) * RUNS + lane] = most;
+  run_max[(row * params.num_slices + group.x) * RUNS + lane] = b.most;
 
-  let slice_max = workgroup_max(most, lane);
+  let slice_max = workgroup_max(b.most, lane);
   var sum = 0.0;
   if (s.top_p < 1.0 && s.top_k == 0u) {
     for (var token = first; token < end; token += RUNS) {
@@ -59,9 +83,9 @@ fn sample_split(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
     }
   }
   let slice_sum = workgroup_sum(sum, lane);
-  let slice_best = workgroup_max(best, lane);
+  let slice_best = workgroup_max(b.score, lane);
   // The lowest token among equals: tokens are exact in f32, the vocabulary being below 2^24.
-  let token = -workgroup_max(select(NEG_LARGE, -f32(best_token), best == slice_best), lane);
+  let token = -workgroup_max(select(NEG_LARGE, -f32(b.token), b.score == slice_best), lane);
   if (lane == 0u) {
     slices[row * params.num_slices + group.x] = vec4<f32>(slice_max, slice_sum, slice_best, token);
   }

@@ -9,7 +9,7 @@ const TILE_QUADS = TILE_ROWS / 8u;
 const QUADS = M * TILE_QUADS;
 const RUNS_EACH = TILE_ROWS / 64u;
 #include "include/activation.wgsl"
-#include "include/quantize_tile.wgsl"
+#include "include/${quantize}.wgsl"
 var<workgroup> pairs: array<vec2<f32>, M * TILE_ROWS / 2u>;
 
 fn weight_row(tile: u32, local: u32) -> u32 {
@@ -26,7 +26,9 @@ fn keep(total: vec4<f32>, tile: u32, local: u32, first: u32, index: u32, live: u
 
 fn gated(pair: vec2<f32>) -> f32 { return activate(pair.x) * pair.y; }
 
-fn finish_tile(tile: u32, first: u32, live: u32, thread: u32) {
+fn prefetch(tile: u32, thread: u32) -> vec4<f32> { return vec4<f32>(); }
+
+fn finish_tile(early: vec4<f32>, tile: u32, first: u32, live: u32, thread: u32) {
   workgroupBarrier();
   for (var i = thread; i < QUADS; i += WG) {
     quads[i] = vec4<f32>(

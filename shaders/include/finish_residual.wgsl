@@ -12,7 +12,7 @@
 const TILE_QUADS = TILE_ROWS / 4u;
 const QUADS = M * TILE_QUADS;
 const RUNS_EACH = TILE_ROWS / 32u;
-#include "include/quantize_tile.wgsl"
+#include "include/${quantize}.wgsl"
 var<workgroup> quad_squares: array<f32, QUADS>;
 
 fn weight_row(tile: u32, local: u32) -> u32 { return tile * TILE_ROWS + local; }
@@ -39,7 +39,12 @@ fn keep(total: vec4<f32>, tile: u32, local: u32, first: u32, index: u32, live: u
   if (ROWS > 2u) { quads[i / 4u] = total; }
 }
 
-fn finish_tile(tile: u32, first: u32, live: u32, thread: u32) {
+// What the first quad of a lane is multiplied with: read early, so that no lane waits for it at the end.
+fn prefetch(tile: u32, thread: u32) -> vec4<f32> {
+  return norm_weight[tile * TILE_QUADS + thread % TILE_QUADS];
+}
+
+fn finish_tile(early: vec4<f32>, tile: u32, first: u32, live: u32, thread: u32) {
   workgroupBarrier();
   let row_quads = params.num_rows / 4u;
   for (var i = thread; i < QUADS; i += WG) {
@@ -48,11 +53,12 @@ fn finish_tile(tile: u32, first: u32, live: u32, thread: u32) {
     let v = quads[i];
     if (token < live) { hidden[token * row_quads + quad] = v; }
     quad_squares[i] = dot(v, v);
-    quads[i] = v * norm_weight[quad];
+    if (i < WG) { quads[i] = v * early; } else { quads[i] = v * norm_weight[quad]; }
   }
   let row_runs = params.num_rows / 32u;
   let places = Places(first * row_runs + tile * RUNS_EACH, row_runs, (max(live, first) - first) * RUNS_EACH);
   quantize_tile(places, thread);
+  workgroupBarrier(); // every quad's squares are there
   for (var r = thread; r < QUADS / 8u; r += WG) {
     var sum = 0.0;
     for (var i = 8u * r; i < 8u * r + 8u; i++) { sum += quad_squares[i]; }

@@ -41,4 +41,6 @@ fn keep(total: vec4<f32>, tile: u32, local: u32, first: u32, index: u32, live: u
   }
 }
 
-fn finish_tile(tile: u32, first: u32, live: u32, thread: u32) {}
+fn prefetch(tile: u32, thread: u32) -> vec4<f32> { return vec4<f32>(); }
+
+fn finish_tile(early: vec4<f32>, tile: u32, first: u32, live: u32, thread: u32) {}

@@ -6,3 +6,5 @@ alias KvFour = mat4x4<f32>;
 const KV_DIMS = 4u;
 
 fn kv_unpack(word: KvWord) -> Kv { return Kv(unpack2x16float(word.x), unpack2x16float(word.y)); }
+fn kv_pack(v: Kv) -> KvWord { return KvWord(pack2x16float(v.xy), pack2x16float(v.zw)); }
+fn kv_from(a: f32, b: f32, c: f32, d: f32) -> Kv { return Kv(a, b, c, d); }

@@ -1,2 +1,2 @@
 // lane_total: the sum over the LANES lanes that share weight rows. Here LANES is 1, so there is nothing to add.
-fn lane_total(value: f32, thread: u32) -> f32 { return value; }
+fn lane_total(value: vec4<f32>, thread: u32) -> vec4<f32> { return value; }

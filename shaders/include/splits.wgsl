@@ -1,6 +1,5 @@
 // How attention_decode divides a context over workgroups; attention_decode_merge needs the same numbers.
-// Needs params.window, params.splits.
-const SPLIT_TOKENS = 64u; // a smaller share is not worth a workgroup of its own
+// Needs params.window, params.splits, SPLIT_TOKENS: a smaller share is not worth a workgroup of its own.
 
 struct Share { live: u32, begin: u32, end: u32 } // splits in use; this split's positions
 

@@ -1,45 +1,44 @@
-// The tile of matmul: 16 columns of float activations and weights in workgroup memory.
+// The tile of matmul for float types: a word is 4 columns, an item of weights 8 columns of a row.
 //
-// x [tokens, units * 8] f32; a row's columns lie in four slots of 4, one padding column a slot
+// x [tokens, units * 8] f32
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
-var<workgroup> tile_x: array<vec4<f32>, 4u * X_STRIDE>;
-var<workgroup> tile_w: array<vec4<f32>, 4u * W_STRIDE>;
+alias Word = vec4<f32>;
+alias XItem = vec4<f32>;
+alias WItem = Eight;
+const SMALL_ITEMS = true;
 
-fn load_x(first_token: u32, live: u32, first_unit: u32, thread: u32) {
-  for (var i = thread; i < TILE_TOKENS * 4u; i += WG) {
-    let t = i >> 2u;
-    let s = i & 3u;
-    let inside = first_token + t < live && first_unit + (s >> 1u) < params.units;
-    var v = vec4<f32>();
-    if (inside) { v = x[((first_token + t) * params.units + first_unit) * 2u + s]; }
-    tile_x[s * X_STRIDE + t] = v;
+fn fetch_x_word(token: u32, inside: bool, first_unit: u32, word: u32) -> XItem {
+  var item: XItem;
+  if (inside && first_unit + (word >> 1u) < params.units) {
+    item = x[(token * params.units + first_unit) * 2u + word];
   }
+  return item;
 }
 
-fn load_w(first_row: u32, first_unit: u32, thread: u32) {
-  for (var i = thread; i < TILE_ROWS * 2u; i += WG) {
-    let r = i >> 1u;
-    let s = (i & 1u) * 2u;
-    let u = first_unit + (i & 1u);
-    var w: Eight;
-    if (first_row + r < params.num_rows && u < params.units) { w = load_eight(first_row + r, u); }
-    tile_w[s * W_STRIDE + r] = w.lo;
-    tile_w[(s + 1u) * W_STRIDE + r] = w.hi;
-  }
+fn put_x_word(item: XItem, cell: u32, n: u32, word: u32) { tile_x[cell][2u * n + word] = item; }
+
+fn fetch_weights(i: u32) -> WItem { return load_eight(0u, i); }
+
+fn put_weights(w: WItem, i: u32, u: u32, lane_x: u32, n: u32) {
+  let cell = u * W_STRIDE + lane_x;
+  tile_w[cell][2u * n] = w.lo;
+  tile_w[cell][2u * n + 1u] = w.hi;
 }
 
-// Four rows of the tile's weights over 8 columns: what a lane multiplies with each of its tokens.
+// A run of a lane's four rows: first words, second words.
 struct Weights { first: mat4x4<f32>, second: mat4x4<f32> }
 
-fn read_weights(run: u32, lane_x: u32) -> Weights {
-  let a = 2u * run * W_STRIDE + lane_x;
-  let b = a + W_STRIDE;
+fn read_weights(cell: u32) -> Weights {
   return Weights(
-    mat4x4<f32>(tile_w[a], tile_w[a + LANES_X], tile_w[a + 2u * LANES_X], tile_w[a + 3u * LANES_X]),
-    mat4x4<f32>(tile_w[b], tile_w[b + LANES_X], tile_w[b + 2u * LANES_X], tile_w[b + 3u * LANES_X]));
+    mat4x4<f32>(tile_w[cell][0], tile_w[cell][2], tile_w[cell][4], tile_w[cell][6]),
+    mat4x4<f32>(tile_w[cell][1], tile_w[cell][3], tile_w[cell][5], tile_w[cell][7]));
 }
 
-// What 8 columns add to the four outputs of token t of the tile.
-fn products(w: Weights, run: u32, t: u32) -> vec4<f32> {
-  return tile_x[2u * run * X_STRIDE + t] * w.first + tile_x[(2u * run + 1u) * X_STRIDE + t] * w.second;
+// sums + what the run of `w` adds for the four tokens of a cell.
+fn add_cell(sums: mat4x4<f32>, w: Weights, cell: u32) -> mat4x4<f32> {
+  return sums + mat4x4<f32>(
+    tile_x[cell][0] * w.first + tile_x[cell][1] * w.second,
+    tile_x[cell][2] * w.first + tile_x[cell][3] * w.second,
+    tile_x[cell][4] * w.first + tile_x[cell][5] * w.second,
+    tile_x[cell][6] * w.first + tile_x[cell][7] * w.second);
 }

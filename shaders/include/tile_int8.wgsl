@@ -1,103 +1,115 @@
-// The tile of matmul: 64 columns of int8 activations and of a quant type's weights in workgroup memory.
+// The tile of matmul for quant types: a word is 16 int8 columns, an item of weights a unit.
 //
-// x_q [tokens, units * 32] int8, 4 a word     x_scales [tokens, units * 2] f32 pairs (scale, scale * sum of 16)
-// A row's columns lie in four slots of 16, one padding column a slot; slots 0, 1 and 2, 3 share an activation scale.
-#include "include/dot16.wgsl"
+// x_q [tokens, units * 32] int8, 4 a word     x_scales [tokens, units] (scale, scale * sum of 16) of two chunks
+// The words of a run share an activation scale: they are the halves of a unit, or where those are not neighbours, the
+// same half of two units.
 @group(0) @binding(2) var<storage, read> x_q: array<vec4<u32>>;
-@group(0) @binding(3) var<storage, read> x_scales: array<vec2<f32>>;
-var<workgroup> tile_x: array<vec4<u32>, 4u * X_STRIDE>;
-var<workgroup> tile_x_scales: array<vec2<f32>, 2u * TILE_TOKENS>;  // scale, scale * sum of 32
-var<workgroup> tile_w: array<vec4<u32>, 4u * W_STRIDE>;
-var<workgroup> tile_w_scales: array<vec2<f32>, 4u * TILE_ROWS>;  // scale, minimum
+@group(0) @binding(3) var<storage, read> x_scales: array<vec4<f32>>;
+alias Word = vec4<u32>;
+const SMALL_ITEMS = SCALE_GROUP == 32u;
+const HAS_MORE = HAS_MINIMUM || SCALE_GROUP == 16u;
+var<workgroup> x_scale: array<vec4<f32>, RUNS * X_STRIDE>;
+var<workgroup> x_sum: array<vec4<f32>, select(1u, RUNS * X_STRIDE, HAS_MINIMUM)>;  // times scale
+var<workgroup> w_scale: array<vec4<f32>, RUNS * W_STRIDE>;
+var<workgroup> w_more: array<vec4<f32>, select(1u, RUNS * W_STRIDE, HAS_MORE)>;  // minimum, or the second word's scale
 
-// Slot s of the tile holds half slot_place(s).y of its unit slot_place(s).x.
-fn slot_place(s: u32) -> vec2<u32> {
-  if (SPLIT_HALVES) { return vec2<u32>(s & 1u, s >> 1u); }
-  return vec2<u32>(s >> 1u, s & 1u);
+struct XItem { q: vec4<u32>, scales: vec4<f32> }
+alias WItem = Packed;
+
+fn fetch_x_word(token: u32, inside: bool, first_unit: u32, word: u32) -> XItem {
+  let u = first_unit + select(word >> 1u, (word >> 2u) * 2u + (word & 1u), SPLIT_HALVES);
+  let second = select(word, word >> 1u, SPLIT_HALVES) & 1u;
+  var item: XItem;
+  if (inside && u < params.units) {
+    let chunk = token * params.units * 2u + select(unit_chunks(u).x, unit_chunks(u).y, second == 1u);
+    item.q = x_q[chunk];
+    if ((word & 1u) == 0u) { item.scales = x_scales[chunk >> 1u]; }
+  }
+  return item;
 }
 
-fn load_x(first_token: u32, live: u32, first_unit: u32, thread: u32) {
-  for (var i = thread; i < TILE_TOKENS * 4u; i += WG) {
-    let t = i >> 2u;
-    let s = i & 3u;
-    let place = slot_place(s);
-    let u = first_unit + place.x;
-    var q = vec4<u32>();
-    var scales = vec2<f32>();
-    if (first_token + t < live && u < params.units) {
-      let chunk = (first_token + t) * params.units * 2u + select(unit_chunks(u).x, unit_chunks(u).y, place.y == 1u);
-      q = x_q[chunk];
-      if ((s & 1u) == 0u) {
-        scales = x_scales[chunk];
-        if (HAS_MINIMUM) { scales.y += x_scales[chunk + 1u].y; }
-      }
-    }
-    tile_x[s * X_STRIDE + t] = q;
-    if ((s & 1u) == 0u) { tile_x_scales[(s >> 1u) * TILE_TOKENS + t] = scales; }
+fn put_x_word(item: XItem, cell: u32, n: u32, word: u32) {
+  tile_x[cell][2u * n + word] = item.q;
+  if (word == 0u) {
+    x_scale[cell][n] = item.scales.x;
+    if (HAS_MINIMUM) { x_sum[cell][n] = item.scales.y + item.scales.w; }
   }
 }
 
-fn load_w(first_row: u32, first_unit: u32, thread: u32) {
-  for (var i = thread; i < TILE_ROWS * 2u; i += WG) {
-    let r = i >> 1u;
-    let u = first_unit + (i & 1u);
-    var w: Unit;
-    if (first_row + r < params.num_rows && u < params.units) { w = load_unit(first_row + r, u); }
-    let lo = select(2u * (i & 1u), i & 1u, SPLIT_HALVES);
-    let hi = lo + select(1u, 2u, SPLIT_HALVES);
-    tile_w[lo * W_STRIDE + r] = w.lo;
-    tile_w[hi * W_STRIDE + r] = w.hi;
-    tile_w_scales[lo * TILE_ROWS + r] = vec2<f32>(w.scale.x, w.minimum.x);
-    tile_w_scales[hi * TILE_ROWS + r] = vec2<f32>(w.scale.y, w.minimum.y);
+fn fetch_weights(i: u32) -> WItem { return fetch_unit(i); }
+
+// Unit u of the tile, unit i of the matrix.
+fn put_weights(item: WItem, i: u32, u: u32, x: u32, n: u32) {
+  let w = unpack_unit(item, i);
+  let cell = u * W_STRIDE + x;
+  if (!SPLIT_HALVES) {
+    tile_w[cell][2u * n] = w.lo;
+    tile_w[cell][2u * n + 1u] = w.hi;
+    w_scale[cell][n] = w.scale.x;
+    if (HAS_MINIMUM) { w_more[cell][n] = w.minimum.x; }
+    return;
+  }
+  let word = u & 1u;
+  let first = cell - word * W_STRIDE;
+  tile_w[first][2u * n + word] = w.lo;
+  tile_w[first + W_STRIDE][2u * n + word] = w.hi;
+  if (word == 0u) {
+    w_scale[first][n] = w.scale.x;
+    w_scale[first + W_STRIDE][n] = w.scale.y;
+  } else if (HAS_MORE) {
+    let more = select(w.minimum, w.scale, SCALE_GROUP == 16u);
+    w_more[first][n] = more.x;
+    w_more[first + W_STRIDE][n] = more.y;
   }
 }
 
-// Four rows of the tile's weights over 32 columns: what a lane multiplies with each of its tokens.
+// A run of a lane's four rows: first words, second words.
 struct Weights {
-  first: array<vec4<u32>, 4>,
-  second: array<vec4<u32>, 4>,
-  first_scale: vec4<f32>,
-  second_scale: vec4<f32>,
-  minimum: vec4<f32>,
+  a0: vec4<u32>, b0: vec4<u32>, a1: vec4<u32>, b1: vec4<u32>,
+  a2: vec4<u32>, b2: vec4<u32>, a3: vec4<u32>, b3: vec4<u32>,
+  scale: vec4<f32>, more: vec4<f32>,
 }
 
-fn read_weights(run: u32, lane_x: u32) -> Weights {
-  let a = 2u * run * W_STRIDE + lane_x;
-  let b = a + W_STRIDE;
-  let c = 2u * run * TILE_ROWS + lane_x;
-  let s0 = tile_w_scales[c];
-  let s1 = tile_w_scales[c + LANES_X];
-  let s2 = tile_w_scales[c + 2u * LANES_X];
-  let s3 = tile_w_scales[c + 3u * LANES_X];
-  var w: Weights;
-  w.first = array<vec4<u32>, 4>(
-    tile_w[a], tile_w[a + LANES_X], tile_w[a + 2u * LANES_X], tile_w[a + 3u * LANES_X]);
-  w.second = array<vec4<u32>, 4>(
-    tile_w[b], tile_w[b + LANES_X], tile_w[b + 2u * LANES_X], tile_w[b + 3u * LANES_X]);
-  w.first_scale = vec4<f32>(s0.x, s1.x, s2.x, s3.x);
-  w.minimum = vec4<f32>(s0.y, s1.y, s2.y, s3.y);
+fn read_weights(cell: u32) -> Weights {
+  var more: vec4<f32>;
+  if (HAS_MORE) { more = w_more[cell]; }
+  return Weights(
+    tile_w[cell][0], tile_w[cell][1], tile_w[cell][2], tile_w[cell][3],
+    tile_w[cell][4], tile_w[cell][5], tile_w[cell][6], tile_w[cell][7], w_scale[cell], more);
+}
+
+// Sums start at the bits of the float 1.5 * 2^23 and stay within 2^22 of it. There neighbouring floats are 1 apart, so
+// the bits as a float, minus that float, are the sum: cheaper than a conversion.
+const ZERO = 0x4b400000;
+
+fn floats(sums: vec4<i32>) -> vec4<f32> { return bitcast<vec4<f32>>(sums) - vec4<f32>(12582912.0); }
+
+fn add_dot(sum: i32, a: vec4<u32>, b: vec4<u32>) -> i32 {
+  return sum + dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y) + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
+}
+
+fn add_token(sums: vec4<f32>, w: Weights, a: vec4<u32>, b: vec4<u32>, scale: f32, sum: f32) -> vec4<f32> {
+  let first = vec4<i32>(add_dot(ZERO, a, w.a0), add_dot(ZERO, a, w.a1), add_dot(ZERO, a, w.a2), add_dot(ZERO, a, w.a3));
   if (SCALE_GROUP == 16u) {
-    let d = c + TILE_ROWS;
-    w.second_scale = vec4<f32>(
-      tile_w_scales[d].x, tile_w_scales[d + LANES_X].x,
-      tile_w_scales[d + 2u * LANES_X].x, tile_w_scales[d + 3u * LANES_X].x);
+    let second = vec4<i32>(
+      add_dot(ZERO, b, w.b0), add_dot(ZERO, b, w.b1), add_dot(ZERO, b, w.b2), add_dot(ZERO, b, w.b3));
+    return fma(vec4<f32>(scale), fma(w.more, floats(second), w.scale * floats(first)), sums);
   }
-  return w;
+  let both = vec4<i32>(
+    add_dot(first.x, b, w.b0), add_dot(first.y, b, w.b1), add_dot(first.z, b, w.b2), add_dot(first.w, b, w.b3));
+  let added = fma(scale * w.scale, floats(both), sums);
+  if (HAS_MINIMUM) { return fma(vec4<f32>(-sum), w.more, added); }
+  return added;
 }
 
-fn dots(x: vec4<u32>, w: array<vec4<u32>, 4>) -> vec4<i32> {
-  return vec4<i32>(dot16(x, w[0]), dot16(x, w[1]), dot16(x, w[2]), dot16(x, w[3]));
-}
-
-// What 32 columns add to the four outputs of token t of the tile.
-fn products(w: Weights, run: u32, t: u32) -> vec4<f32> {
-  let first = dots(tile_x[2u * run * X_STRIDE + t], w.first);
-  let second = dots(tile_x[(2u * run + 1u) * X_STRIDE + t], w.second);
-  let scales = tile_x_scales[run * TILE_TOKENS + t];
-  if (SCALE_GROUP == 16u) {
-    return scales.x * (w.first_scale * vec4<f32>(first) + w.second_scale * vec4<f32>(second));
-  }
-  let sum = scales.x * w.first_scale * vec4<f32>(first + second);
-  if (HAS_MINIMUM) { return sum - scales.y * w.minimum; }
-  return sum;
+// sums + what the run of `w` adds for the four tokens of a cell.
+fn add_cell(sums: mat4x4<f32>, w: Weights, cell: u32) -> mat4x4<f32> {
+  let scale = x_scale[cell];
+  var sum: vec4<f32>;
+  if (HAS_MINIMUM) { sum = x_sum[cell]; }
+  return mat4x4<f32>(
+    add_token(sums[0], w, tile_x[cell][0], tile_x[cell][1], scale.x, sum.x),
+    add_token(sums[1], w, tile_x[cell][2], tile_x[cell][3], scale.y, sum.y),
+    add_token(sums[2], w, tile_x[cell][4], tile_x[cell][5], scale.z, sum.z),
+    add_token(sums[3], w, tile_x[cell][6], tile_x[cell][7], scale.w, sum.w));
 }

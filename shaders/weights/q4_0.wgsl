@@ -8,9 +8,12 @@ const HAS_MINIMUM = false;
 const SCALE_GROUP = 32u;
 @group(0) @binding(0) var<storage, read> quants: array<vec4<u32>>;
 
-fn load_unit(row: u32, u: u32) -> Unit {
-  let i = row * params.units + u;
-  let v = quants[i] ^ vec4<u32>(0x88888888u);
-  let d = scale_of(i) * 0.0625;
+struct Packed { v: vec4<u32>, scale: u32 }
+
+fn fetch_unit(i: u32) -> Packed { return Packed(quants[i], fetch_scale(i)); }
+
+fn unpack_unit(p: Packed, i: u32) -> Unit {
+  let v = p.v ^ vec4<u32>(0x88888888u);
+  let d = unpack_scale(p.scale, i) * 0.0625;
   return Unit((v << vec4<u32>(4u)) & vec4<u32>(0xf0f0f0f0u), v & vec4<u32>(0xf0f0f0f0u), vec2<f32>(d), vec2<f32>());
 }

@@ -6,10 +6,12 @@ const SCALE_GROUP = 32u;
 @group(0) @binding(0) var<storage, read> quants: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read> scales: array<u32>;
 
-fn load_unit(row: u32, u: u32) -> Unit {
-  let i = row * params.units + u;
-  let v = quants[i];
-  let dm = unpack2x16float(scales[i]);
+struct Packed { v: vec4<u32>, dm: u32 }
+
+fn fetch_unit(i: u32) -> Packed { return Packed(quants[i], scales[i]); }
+
+fn unpack_unit(p: Packed, i: u32) -> Unit {
+  let dm = unpack2x16float(p.dm);
   let mask = vec4<u32>(0x0f0f0f0fu);
-  return Unit(v & mask, (v >> vec4<u32>(4u)) & mask, vec2<f32>(dm.x), vec2<f32>(-dm.y));
+  return Unit(p.v & mask, (p.v >> vec4<u32>(4u)) & mask, vec2<f32>(dm.x), vec2<f32>(-dm.y));
 }

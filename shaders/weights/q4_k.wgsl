@@ -3,11 +3,15 @@
 #include "include/k_scales.wgsl"
 @group(0) @binding(0) var<storage, read> quants: array<vec4<u32>>;
 
-fn load_unit(row: u32, u: u32) -> Unit {
-  let block = ((row * params.units + u) >> 3u) * 9u;
-  let c = u & 7u;
-  let v = quants[block + 1u + c];
-  let k = k_scales(quants[block], c);
+struct Packed { v: vec4<u32>, header: vec4<u32> }
+
+fn fetch_unit(i: u32) -> Packed {
+  let block = (i >> 3u) * 9u;
+  return Packed(quants[block + 1u + (i & 7u)], quants[block]);
+}
+
+fn unpack_unit(p: Packed, i: u32) -> Unit {
+  let k = k_scales(p.header, i & 7u);
   let mask = vec4<u32>(0x0f0f0f0fu);
-  return Unit(v & mask, (v >> vec4<u32>(4u)) & mask, k.scale, k.minimum);
+  return Unit(p.v & mask, (p.v >> vec4<u32>(4u)) & mask, k.scale, k.minimum);
 }

@@ -10,17 +10,19 @@ const SCALE_GROUP = 32u;
 @group(0) @binding(0) var<storage, read> quants: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read> scales: array<u32>;
 
-fn load_unit(row: u32, u: u32) -> Unit {
-  let i = row * params.units + u;
-  let v = quants[i];
+struct Packed { v: vec4<u32>, first: u32, second: u32 }
+
+fn fetch_unit(i: u32) -> Packed {
   let at = i * 3u / 2u;
-  let first = scales[at];
-  let second = scales[at + 1u];
+  return Packed(quants[i], scales[at], scales[at + 1u]);
+}
+
+fn unpack_unit(p: Packed, i: u32) -> Unit {
   let odd = (i & 1u) == 1u;
-  let d = unpack2x16float(select(first, first >> 16u, odd)).x * 0.125;
-  let h = select((first >> 16u) | (second << 16u), second, odd);
-  let lo = ((v & vec4<u32>(0x0f0f0f0fu)) << vec4<u32>(3u)) | (fifth_bits(h) << vec4<u32>(7u));
-  let hi = ((v >> vec4<u32>(1u)) & vec4<u32>(0x78787878u)) | (fifth_bits(h >> 16u) << vec4<u32>(7u));
+  let d = unpack2x16float(select(p.first, p.first >> 16u, odd)).x * 0.125;
+  let h = select((p.first >> 16u) | (p.second << 16u), p.second, odd);
+  let lo = ((p.v & vec4<u32>(0x0f0f0f0fu)) << vec4<u32>(3u)) | (fifth_bits(h) << vec4<u32>(7u));
+  let hi = ((p.v >> vec4<u32>(1u)) & vec4<u32>(0x78787878u)) | (fifth_bits(h >> 16u) << vec4<u32>(7u));
   let flip = vec4<u32>(0x80808080u);
   return Unit(lo ^ flip, hi ^ flip, vec2<f32>(d), vec2<f32>());
 }

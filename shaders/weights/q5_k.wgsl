@@ -4,15 +4,21 @@
 #include "include/k_scales.wgsl"
 @group(0) @binding(0) var<storage, read> quants: array<vec4<u32>>;
 
-fn load_unit(row: u32, u: u32) -> Unit {
-  let block = ((row * params.units + u) >> 3u) * 11u;
-  let c = u & 7u;
-  let v = quants[block + 3u + c];
-  let h = quants[block + 1u + (c & 1u)] >> vec4<u32>(c & 6u);
-  let k = k_scales(quants[block], c);
+struct Packed { v: vec4<u32>, h: vec4<u32>, header: vec4<u32> }
+
+fn fetch_unit(i: u32) -> Packed {
+  let block = (i >> 3u) * 11u;
+  let c = i & 7u;
+  return Packed(quants[block + 3u + c], quants[block + 1u + (c & 1u)], quants[block]);
+}
+
+fn unpack_unit(p: Packed, i: u32) -> Unit {
+  let c = i & 7u;
+  let h = p.h >> vec4<u32>(c & 6u);
+  let k = k_scales(p.header, c);
   let mask = vec4<u32>(0x0f0f0f0fu);
   let fifth = vec4<u32>(0x10101010u);
-  let lo = (v & mask) | ((h << vec4<u32>(4u)) & fifth);
-  let hi = ((v >> vec4<u32>(4u)) & mask) | ((h << vec4<u32>(3u)) & fifth);
+  let lo = (p.v & mask) | ((h << vec4<u32>(4u)) & fifth);
+  let hi = ((p.v >> vec4<u32>(4u)) & mask) | ((h << vec4<u32>(3u)) & fifth);
   return Unit(lo, hi, k.scale, k.minimum);
 }

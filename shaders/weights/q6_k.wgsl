@@ -15,16 +15,22 @@ fn unit_chunks(u: u32) -> vec2<u32> {
   return vec2<u32>(first, first + 4u);
 }
 
-fn load_unit(row: u32, u: u32) -> Unit {
-  let block = (row * params.units + u) >> 3u;
-  let k = u & 7u;
-  let low = quants[block * 13u + k];
-  let top = quants[block * 13u + 8u + (k >> 2u) * 2u + (k & 1u)] >> vec4<u32>(k & 2u);
+struct Packed { low: vec4<u32>, top: vec4<u32>, group_scales: vec4<u32>, scale: u32 }
+
+fn fetch_unit(i: u32) -> Packed {
+  let block = i >> 3u;
+  let k = i & 7u;
+  let top = block * 13u + 8u + (k >> 2u) * 2u + (k & 1u);
+  return Packed(quants[block * 13u + k], quants[top], quants[block * 13u + 12u], fetch_scale(block));
+}
+
+fn unpack_unit(p: Packed, i: u32) -> Unit {
+  let k = i & 7u;
+  let top = p.top >> vec4<u32>(k & 2u);
   let flip = vec4<u32>(0x80808080u);
-  let lo = ((low & vec4<u32>(0x0f0f0f0fu)) << vec4<u32>(2u)) | ((top & vec4<u32>(0x03030303u)) << vec4<u32>(6u));
-  let hi = ((low >> vec4<u32>(2u)) & vec4<u32>(0x3c3c3c3cu)) | ((top << vec4<u32>(2u)) & vec4<u32>(0xc0c0c0c0u));
-  let all = quants[block * 13u + 12u];
-  let pair = select(all.xy, all.zw, k >= 4u) >> vec2<u32>((k & 3u) * 8u);
+  let lo = ((p.low & vec4<u32>(0x0f0f0f0fu)) << vec4<u32>(2u)) | ((top & vec4<u32>(0x03030303u)) << vec4<u32>(6u));
+  let hi = ((p.low >> vec4<u32>(2u)) & vec4<u32>(0x3c3c3c3cu)) | ((top << vec4<u32>(2u)) & vec4<u32>(0xc0c0c0c0u));
+  let pair = select(p.group_scales.xy, p.group_scales.zw, k >= 4u) >> vec2<u32>((k & 3u) * 8u);
   let sc = vec2<f32>(vec2<i32>(pair << vec2<u32>(24u)) >> vec2<u32>(24u));
-  return Unit(lo ^ flip, hi ^ flip, scale_of(block) * 0.25 * sc, vec2<f32>());
+  return Unit(lo ^ flip, hi ^ flip, unpack_scale(p.scale, i >> 3u) * 0.25 * sc, vec2<f32>());
 }

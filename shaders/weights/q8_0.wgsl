@@ -6,7 +6,10 @@ const HAS_MINIMUM = false;
 const SCALE_GROUP = 32u;
 @group(0) @binding(0) var<storage, read> quants: array<vec4<u32>>;
 
-fn load_unit(row: u32, u: u32) -> Unit {
-  let i = row * params.units + u;
-  return Unit(quants[2u * i], quants[2u * i + 1u], vec2<f32>(scale_of(i)), vec2<f32>());
+struct Packed { lo: vec4<u32>, hi: vec4<u32>, scale: u32 }
+
+fn fetch_unit(i: u32) -> Packed { return Packed(quants[2u * i], quants[2u * i + 1u], fetch_scale(i)); }
+
+fn unpack_unit(p: Packed, i: u32) -> Unit {
+  return Unit(p.lo, p.hi, vec2<f32>(unpack_scale(p.scale, i)), vec2<f32>());
 }

@@ -39,7 +39,9 @@ class SamplingParams:
     penalty_window: int = -1  # last tokens that penalties look at, prompt included; -1: all
     seed: int = 0  # always set; the engine's caller draws one when the user gave none
     max_tokens: int = 1 << 30  # completion tokens
-    stop_token_ids: tuple[int, ...] = ()  # end of text and end of turn; the token itself is returned
+    stop_token_ids: tuple[
+        int, ...
+    ] = ()  # end of text and end of turn; the token itself is returned
     ignore_eos: bool = False
 
 

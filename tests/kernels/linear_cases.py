@@ -16,6 +16,7 @@ from emberd.reference import ops as reference
 from emberd.runtime import linear
 from emberd.runtime.device import Device, Tensor
 from emberd.runtime.kernel import Kernels, run_once
+from emberd.runtime.matmul import MatmulTable, MatmulTile
 from emberd.runtime.matvec import MatvecTable, MatvecTile
 from emberd.runtime.weights import FLOAT_TYPES, WeightMatrix
 from tiny_gguf import random_rows
@@ -43,7 +44,7 @@ NARROW = linear.LinearTable(
         output=((1, MatvecTile(1, 4, 8)),),
         gate_up=((1, MatvecTile(1, 4, 16)),),
     ),
-    matmul=((1, linear.MatmulTile(16, 16, 4)),),
+    matmul=MatmulTable(((1, MatmulTile(16, 16, 4)),)),
 )
 """The least of every tile: quick to compile on a software device."""
 

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from linear_cases import with_subgroups
 from numpy.typing import NDArray
 
 from emberd.errors import DeviceError
 from emberd.reference import ops as reference
 from emberd.runtime import ops
+from emberd.runtime.activations import QuantizedActivations, activations
 from emberd.runtime.device import Device, Tensor
 from emberd.runtime.kernel import Kernels, run_once
 from tolerance import check
@@ -60,36 +62,104 @@ class Cache:
         return k, v
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), SHAPES)
-@pytest.mark.parametrize(("window", "splits"), [(0, 1), (0, 5), (40, 3), (200, 4)])
-def test_attention_decode_matches_reference(
-    device: Device,
+@dataclass(frozen=True)
+class NewTokens:
+    """The newest token of every row as projected; `rotate` gives what attends and what is cached."""
+
+    qkv: NDArray[np.float32]  # (rows, H + 2 KVH, hd)
+    cos: NDArray[np.float32]
+    sin: NDArray[np.float32]
+    norms: NDArray[np.float32] | None  # (2, hd): of q and k
+    pairing: ops.Pairing
+    heads: int
+    kv_heads: int
+
+    @classmethod
+    def drawn(
+        cls,
+        rng: np.random.Generator,
+        rows: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        norms: bool,
+    ) -> NewTokens:
+        rope_dim = head_dim - head_dim % 4 if norms else head_dim
+        cos, sin = reference.rope_tables(rope_dim, 10000.0, 1.0, None, 400)
+        return cls(
+            rng.standard_normal((rows, heads + 2 * kv_heads, head_dim), np.float32),
+            cos,
+            sin,
+            rng.standard_normal((2, head_dim), np.float32) if norms else None,
+            "halves" if norms else "adjacent",
+            heads,
+            kv_heads,
+        )
+
+    def upload(self, device: Device, apart: bool) -> tuple[ops.Heads, ops.Rotation]:
+        rows, _, head_dim = self.qkv.shape
+        column = (self.heads + self.kv_heads) * head_dim
+        flat = self.qkv.reshape(rows, -1)
+        qk = device.upload(flat[:, :column] if apart else flat)
+        heads = ops.Heads(
+            qk, device.upload(flat[:, column:]) if apart else qk, 0 if apart else column
+        )
+        norms = [None, None] if self.norms is None else [device.upload(n) for n in self.norms]
+        cos, sin = device.upload(self.cos), device.upload(self.sin)
+        dims = 2 * self.cos.shape[1]
+        return heads, ops.Rotation(cos, sin, dims, self.pairing, norms[0], norms[1], 1e-6)
+
+    def rotate(
+        self, positions: NDArray[np.int32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """q, k and v, the latter two as f16 holds them."""
+        q, k = self.qkv[:, : self.heads], self.qkv[:, self.heads : -self.kv_heads]
+        if self.norms is not None:
+            q, k = (reference.rms_norm(x, w, 1e-6) for x, w in zip((q, k), self.norms, strict=True))
+        q, k = (reference.rope(x, positions, self.cos, self.sin, self.pairing) for x in (q, k))
+        return q, k.astype(np.float16), self.qkv[:, -self.kv_heads :].astype(np.float16)
+
+
+def _decode(
     kernels: Kernels,
     rng: np.random.Generator,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
+    shape: tuple[int, int, int],
+    *,
     window: int,
     splits: int,
+    norms: bool = False,
+    int8: bool = False,
 ) -> None:
     """Contexts of one key, around the tile and around the window; rows past the count keep their poison."""
+    device = kernels.device
+    heads, kv_heads, head_dim = shape
     lengths = np.array([1, 65, 127, 129, 300, 33], np.int32)
     rows, live = len(lengths), len(lengths) - 1
     cache = Cache.filled(rng, lengths, kv_heads, head_dim)
+    newest = lengths - 1
+    slots = cache.block_tables[np.arange(rows), newest // cache.block_size] * cache.block_size
+    slots += newest % cache.block_size
+    cache.k[slots] = cache.v[slots] = np.nan  # the new keys are not there yet
     k, v = cache.upload(device)
-    q = rng.standard_normal((rows + 2, heads, head_dim), np.float32)
-    y = device.upload(np.full_like(q, np.nan))
-    shape = ops.decode_partial_shape(rows=rows, num_heads=heads, head_dim=head_dim, splits=splits)
-    partial = device.upload(np.full(shape, np.nan, np.float32))
+    tokens = NewTokens.drawn(rng, rows, heads, kv_heads, head_dim, norms)
+    projected, rotation = tokens.upload(device, apart=norms)
+    y: Tensor | QuantizedActivations = device.upload(
+        np.full((rows + 2, heads, head_dim), np.nan, np.float32)
+    )
+    if int8:
+        y = activations(device, rows + 2, heads * head_dim)
+        device.write(y.scales, np.full(y.scales.shape, np.nan, np.float32))
+    partial = ops.decode_partial_shape(rows=rows, num_heads=heads, head_dim=head_dim, splits=splits)
     scale = head_dim**-0.5
     dispatches = ops.attention_decode(
         kernels,
-        device.upload(q),
+        projected,
         k,
         v,
         device.upload(cache.block_tables),
         device.upload(lengths),
-        partial,
+        rotation,
+        device.upload(np.full(partial, np.nan, np.float32)),
         y,
         device.upload(np.array([live], np.uint32)),
         rows=rows,
@@ -102,20 +172,75 @@ def test_attention_decode_matches_reference(
         splits=splits,
     )
     run_once(device, dispatches)
+
+    q, new_k, new_v = tokens.rotate(newest)
+    cached = []
+    for tensor, before, new in ((k, cache.k, new_k), (v, cache.v, new_v)):
+        after = device.read(tensor).view(np.float16).reshape(before.shape)
+        check(after[slots[:live]], new[:live], "f16")
+        others = np.setdiff1d(np.arange(len(before)), slots[:live])
+        np.testing.assert_array_equal(after[others], before[others].astype(np.float16))
+        cached.append(after.astype(np.float32))
     expected = reference.paged_attention(
         q[:live],
-        cache.k,
-        cache.v,
+        *cached,
         cache.block_tables,
         np.arange(live + 1, dtype=np.int32),
-        lengths[:live] - 1,
+        newest[:live],
         cache.block_size,
         window,
         scale,
     )
-    out = device.read(y)
-    check(out[:live], expected, "float")
-    assert np.isnan(out[live:]).all()
+    if isinstance(y, Tensor):
+        out = device.read(y)
+        check(out[:live], expected, "float")
+        assert np.isnan(out[live:]).all()
+        return
+    words, scales = device.read(y.q).view(np.int8), device.read(y.scales)
+    assert np.isnan(scales[live:]).all()
+    runs = np.repeat(scales[:live, ::2, 0], 32, axis=1)
+    _, scale_twin = reference.quantize_q8(expected.reshape(live, -1))
+    check(scales[:live, ::2, 0], scale_twin, "float")
+    exact = expected.reshape(live, -1) / runs
+    assert np.abs(words[:live] - exact).max() <= 0.5 + 127 * 1e-5
+    sums = words[:live].reshape(live, -1, 16).sum(axis=2, dtype=np.int32)
+    check(scales[:live, :, 1], sums * scales[:live, :, 0], "float")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("window", "splits"), [(0, 1), (0, 5), (40, 3), (200, 4)])
+def test_attention_decode_matches_reference(
+    kernels: Kernels,
+    rng: np.random.Generator,
+    shape: tuple[int, int, int],
+    window: int,
+    splits: int,
+) -> None:
+    _decode(kernels, rng, shape, window=window, splits=splits)
+
+
+@pytest.mark.parametrize("shape", [(4, 1, 256), (14, 2, 64), (3, 3, 80), (2, 1, 6)])
+def test_attention_decode_norms_heads_and_rotates_halves(
+    kernels: Kernels, rng: np.random.Generator, shape: tuple[int, int, int]
+) -> None:
+    """Some dims stay unrotated; v comes from a tensor of its own."""
+    _decode(kernels, rng, shape, window=0, splits=1, norms=True)
+
+
+@pytest.mark.parametrize("shape", [(9, 3, 64), (4, 1, 256), (5, 1, 96)])
+@pytest.mark.parametrize("splits", [1, 3])
+def test_attention_decode_to_int8(
+    kernels: Kernels, rng: np.random.Generator, shape: tuple[int, int, int], splits: int
+) -> None:
+    _decode(kernels, rng, shape, window=0, splits=splits, int8=True)
+
+
+def test_attention_decode_by_subgroups_with_the_lanes_of_a_gpu(
+    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = Kernels(with_subgroups(device))
+    monkeypatch.setattr(ops, "_decode_lanes", lambda *_: 256)
+    _decode(kernels, rng, (8, 2, 64), window=0, splits=1, int8=True)
 
 
 @pytest.mark.parametrize(

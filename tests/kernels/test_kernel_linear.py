@@ -7,12 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as GGMLType
-
-from emberd.runtime import linear
-from emberd.runtime.device import Device
-from emberd.runtime.kernel import Kernels
-from emberd.runtime.matvec import MatvecTile
-from emberd.runtime.weights import upload_matrix
 from linear_cases import (
     ALL_TYPES,
     NARROW,
@@ -22,6 +16,12 @@ from linear_cases import (
     with_rows_tile,
     with_subgroups,
 )
+
+from emberd.runtime import linear
+from emberd.runtime.device import Device
+from emberd.runtime.kernel import Kernels
+from emberd.runtime.matvec import MatvecTile
+from emberd.runtime.weights import upload_matrix
 
 pytestmark = pytest.mark.device
 
@@ -130,7 +130,7 @@ def copy_of_kind(device: Device, kind: str) -> Device:
 
 
 @pytest.mark.parametrize("kind", [GGMLType.Q6_K, GGMLType.F16], ids=lambda kind: kind.name)
-def test_every_tile_of_the_default_tables(
+def test_every_matvec_tile_of_the_default_tables(
     device: Device, kernels: Kernels, rng: np.random.Generator, kind: GGMLType
 ) -> None:
     raw, floats = random_weights(rng, 70, kind)
@@ -138,10 +138,6 @@ def test_every_tile_of_the_default_tables(
     tables = _tables(device)
     for matvec in {tile for table in tables for _, _, tile in table.matvec.rows}:
         check_product(kernels, rng, weight, floats, tokens=2, table=with_rows_tile(matvec))
-    for matmul in {tile for table in tables for _, tile in table.matmul}:
-        table = dataclasses.replace(NARROW, matmul=((1, matmul),))
-        tokens = matmul.tokens + 1
-        check_product(kernels, rng, weight, floats, tokens=tokens, table=table)
 
 
 def test_wide_groups_of_rows_and_tokens(
@@ -166,12 +162,9 @@ def test_rows_shared_by_the_lanes_of_a_subgroup(device: Device, rng: np.random.G
 
 def test_the_table_takes_the_last_entry_whose_minima_are_met() -> None:
     small, wide, many = (MatvecTile(1, n, 8) for n in (1, 2, 4))
-    tiles = ((1, linear.MatmulTile(16, 16, 4)), (17, linear.MatmulTile(32, 16, 4)))
     rows = ((1, 1, small), (1, 100, wide), (4, 50, many))
-    table = linear.LinearTable(dataclasses.replace(NARROW.matvec, rows=rows), tiles)
-    assert table.matvec.rows_tile(1, 99) is small
-    assert table.matvec.rows_tile(1, 100) is wide
-    assert table.matvec.rows_tile(4, 49) is small
-    assert table.matvec.rows_tile(5, 100) is many
-    assert table.matmul_tile(16) is tiles[0][1]
-    assert table.matmul_tile(17) is tiles[1][1]
+    table = dataclasses.replace(NARROW.matvec, rows=rows)
+    assert table.rows_tile(1, 99) is small
+    assert table.rows_tile(1, 100) is wide
+    assert table.rows_tile(4, 49) is small
+    assert table.rows_tile(5, 100) is many

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from linear_cases import limited, with_subgroups
 from numpy.typing import NDArray
 
 from emberd.reference import ops as reference
 from emberd.runtime import linear
 from emberd.runtime.device import Device
 from emberd.runtime.kernel import Kernels, run_once
-from linear_cases import limited, with_subgroups
 from tolerance import TOLERANCE, check
 
 pytestmark = pytest.mark.device
@@ -69,6 +69,19 @@ def test_rms_norm_quantize(
     )
     run_once(device, [step])
     _check(device, out, reference.rms_norm(x, weight, 1e-5))
+
+
+def test_rms_norm_quantize_of_chosen_rows(
+    device: Device, kernels: Kernels, rng: np.random.Generator
+) -> None:
+    x = rng.standard_normal((5, 96), np.float32)
+    weight = rng.standard_normal(96, np.float32)
+    indices = np.array([4, 0, 4], np.int32)
+    out = _poisoned(device, ROWS, 96)
+    tensors = (device.upload(x), device.upload(weight), out, device.upload(indices))
+    step = linear.rms_norm_quantize(kernels, *tensors, rows=ROWS, width=96, eps=1e-5)
+    run_once(device, [step])
+    _check(device, out, reference.rms_norm(x[indices], weight, 1e-5))
 
 
 def test_rms_norm_quantize_by_subgroups(device: Device, rng: np.random.Generator) -> None:

@@ -1,4 +1,4 @@
-"""rms_norm, rms_norm_add and gather_rows against NumPy."""
+"""rms_norm and rms_norm_add against NumPy."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_rms_norm_of_zeros_is_zero(device: Device, kernels: Kernels) -> None:
     assert not device.read(y).any()
 
 
-def test_gather_rows_copies_rows_and_leaves_negative_ones(
+def test_rms_norm_of_chosen_rows(
     device: Device, kernels: Kernels, rng: np.random.Generator
 ) -> None:
+    """A row may be chosen twice; a negative index of an idle row reads nothing out of bounds."""
     x = rng.standard_normal((7, 200), np.float32)
+    weight = rng.standard_normal(200, np.float32)
     indices = np.array([6, -1, 0, 6], np.int32)
-    before = rng.standard_normal((4, 200), np.float32)
-    y = device.upload(before)
-    op = ops.gather_rows(kernels, device.upload(x), device.upload(indices), y, rows=4, width=200)
-    run_once(device, [op])
-    expected = np.where(indices[:, None] < 0, before, x[indices])
-    assert np.array_equal(device.read(y), expected)
+    y = device.upload(np.full((4, 200), np.nan, np.float32))
+    tensors = (device.upload(x), device.upload(weight), y, device.upload(indices))
+    run_once(device, [ops.rms_norm(kernels, *tensors, rows=4, width=200, eps=1e-5)])
+    check(device.read(y), reference.rms_norm(x[np.maximum(indices, 0)], weight, 1e-5), "float")

@@ -37,8 +37,8 @@ def test_rope_kv_write_matches_reference(
     pairing: ops.Pairing,
     norms: bool,
 ) -> None:
-    """Tokens past the count and negative slots leave the caches alone; q of a live token is always written."""
-    rows, live = 7, 5
+    """Skipped tokens, tokens past the count and negative slots leave the caches alone; q of others is written."""
+    rows, first, live = 7, 1, 5
     qkv = rng.standard_normal((rows, heads + 2 * kv_heads, head_dim), np.float32)
     positions = rng.integers(0, NUM_POSITIONS, rows).astype(np.int32)
     slots = rng.permutation(NUM_SLOTS)[:rows].astype(np.int32)
@@ -49,26 +49,30 @@ def test_rope_kv_write_matches_reference(
     k_cache, v_cache = (device.upload(_words(cache)) for cache in caches)
     q_before = rng.standard_normal((rows, heads, head_dim), np.float32)
     q = device.upload(q_before)
+    rotation = ops.Rotation(
+        device.upload(cos),
+        device.upload(sin),
+        rope_dim,
+        pairing,
+        device.upload(q_norm) if norms else None,
+        device.upload(k_norm) if norms else None,
+        1e-6,
+    )
     op = ops.rope_kv_write(
         kernels,
-        device.upload(qkv.reshape(rows, -1)),
+        _heads(device, qkv, kv_heads, apart=norms),
         q,
         k_cache,
         v_cache,
         device.upload(positions),
         device.upload(slots),
-        device.upload(cos),
-        device.upload(sin),
-        device.upload(q_norm) if norms else None,
-        device.upload(k_norm) if norms else None,
+        rotation,
+        device.upload(np.array([first], np.uint32)),
         device.upload(np.array([live], np.uint32)),
         rows=rows,
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
-        rope_dim=rope_dim,
-        pairing=pairing,
-        eps=1e-6,
     )
     run_once(device, [op])
 
@@ -80,10 +84,12 @@ def test_rope_kv_write_matches_reference(
         )
     new_q = reference.rope(new_q, positions, cos, sin, pairing)
     new_k = reference.rope(new_k, positions, cos, sin, pairing)
-    check(device.read(q)[:live], new_q[:live], "float")
-    assert np.array_equal(device.read(q)[live:], q_before[live:])
+    after = device.read(q)
+    check(after[first:live], new_q[first:live], "float")
+    assert np.array_equal(after[live:], q_before[live:])
+    assert np.array_equal(after[:first], q_before[:first])
 
-    written = [token for token in range(live) if slots[token] >= 0]
+    written = [token for token in range(first, live) if slots[token] >= 0]
     untouched = np.setdiff1d(np.arange(NUM_SLOTS), slots[written])
     for cache, before, new in (
         (k_cache, caches[0], new_k),
@@ -92,6 +98,17 @@ def test_rope_kv_write_matches_reference(
         after = device.read(cache).view(np.float16).reshape(before.shape)
         check(after[slots[written]], new[written], "f16")
         assert np.array_equal(after[untouched], before[untouched])
+
+
+def _heads(device: Device, qkv: np.ndarray, kv_heads: int, apart: bool) -> ops.Heads:
+    """q, k and v in one tensor, or v in a tensor of its own."""
+    rows, heads, head_dim = qkv.shape
+    column = (heads - kv_heads) * head_dim
+    flat = qkv.reshape(rows, -1)
+    if not apart:
+        qk = device.upload(flat)
+        return ops.Heads(qk, qk, column)
+    return ops.Heads(device.upload(flat[:, :column]), device.upload(flat[:, column:]), 0)
 
 
 def _words(cache: np.ndarray) -> np.ndarray:

@@ -42,7 +42,7 @@ class QuantizedActivations:
 def activations(
     device: Device, rows: int, width: int, pending_eps: float | None = None
 ) -> QuantizedActivations:
-    """Room for int8 activations of `rows` tokens, `width` a multiple of 32; with `pending_eps` for sums of squares too."""
+    """Room for `rows` tokens, `width` a multiple of 32; with `pending_eps` for sums of squares too."""
     assert width % QUANT_RUN == 0, width
     norm = None
     if pending_eps is not None:
@@ -57,3 +57,9 @@ def activations(
 
 def _first_rows(tensor: Tensor, rows: int) -> Tensor:
     return Tensor(tensor.buffer, (rows, *tensor.shape[1:]), tensor.dtype, tensor.offset)
+
+
+def quantize_include(device: Device) -> str:
+    """Which include rounds values in workgroup memory to int8: by subgroups where they hold whole runs."""
+    by_subgroup = device.subgroup_size is not None and device.subgroup_size % 8 == 0
+    return "quantize_tile_subgroup" if by_subgroup else "quantize_tile"

@@ -14,6 +14,7 @@ from .activations import QuantizedActivations as QuantizedActivations
 from .activations import activations as activations
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
+from .matmul import MatmulTable, default_matmul_table, tiled_matmul
 from .matvec import MatvecTable, default_matvec_table, matvec
 from .weights import FLOAT_TYPES as FLOAT_TYPES
 from .weights import WeightMatrix
@@ -23,43 +24,19 @@ _RUN_LANES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class MatmulTile:
-    """A workgroup makes `tokens` x `rows` outputs, a lane `lane_tokens` x 4 of them."""
-
-    tokens: int
-    rows: int
-    lane_tokens: int
-
-    @property
-    def workgroup(self) -> int:
-        return self.tokens // self.lane_tokens * self.rows // 4
-
-
-@dataclass(frozen=True, slots=True)
 class LinearTable:
     """Which kernel and tile serve a product, for a tuner to choose from.
 
-    Up to `matvec.tokens` tokens go through matvec; more go through matmul, by the last entry whose minima
-    are met.
+    Up to `matvec.tokens` tokens go through matvec, more go through matmul.
     """
 
     matvec: MatvecTable
-    matmul: tuple[tuple[int, MatmulTile], ...]  # least tokens
-
-    def matmul_tile(self, tokens: int) -> MatmulTile:
-        return [tile for t, tile in self.matmul if t <= tokens][-1]
-
-
-MATMUL_TILES = (
-    (1, MatmulTile(16, 64, 2)),
-    (17, MatmulTile(32, 64, 4)),
-    (33, MatmulTile(64, 64, 8)),
-)
+    matmul: MatmulTable
 
 
 def default_table(device: Device) -> LinearTable:
     """A table by device kind, before any tuning."""
-    return LinearTable(default_matvec_table(device), MATMUL_TILES)
+    return LinearTable(default_matvec_table(device), default_matmul_table(device))
 
 
 def quantize_q8(
@@ -79,20 +56,29 @@ def rms_norm_quantize(
     x: Tensor,
     weight: Tensor,
     out: QuantizedActivations,
+    indices: Tensor | None = None,
     *,
     rows: int,
     width: int,
     eps: float,
 ) -> Dispatch:
-    """out = rms_norm(x (rows, width), weight (width,), eps) in int8."""
+    """out = rms_norm(x (any rows, width), weight (width,), eps) in int8.
+
+    out[r] is of x[r], or of x[indices[r]] with indices i32 (rows,).
+    """
     _check_activations(out, rows, width)
     assert weight.shape == (width,), weight.shape
     subgroup = kernels.device.subgroup_size
-    workgroup = max(16 if kernels.device.info.is_software else 128, subgroup or 0)
+    lanes = 16 if kernels.device.info.is_software else min(256, max(64, width // QUANT_RUN))
+    workgroup = 1 << (max(lanes, subgroup or 0) - 1).bit_length()
     constants = {"WG": workgroup} | ({"SUBGROUP": subgroup} if subgroup else {})
-    kernel = kernels.get("rms_norm_quantize", {"reduce": kernels.reduce}, **constants)
+    source = "row_same" if indices is None else "row_given"
+    kernel = kernels.get(
+        "rms_norm_quantize", {"reduce": kernels.reduce, "source": source}, **constants
+    )
+    given = () if indices is None else (indices,)
     return kernels.dispatch(
-        kernel, [x, weight, out.q, out.scales], (rows, 1, 1), width=width, eps=eps
+        kernel, [x, weight, *given, out.q, out.scales], (rows, 1, 1), width=width, eps=eps
     )
 
 
@@ -170,8 +156,7 @@ def matmul(
     `accumulate` the result is added to `y`. Only the first count[0] rows of `y` (rows, any width) are
     written. One dispatch for each part of the matrix.
     """
-    device = kernels.device
-    table = table or default_table(device)
+    table = table or default_table(kernels.device)
     is_float = not weight.is_quantized
     assert isinstance(x, Tensor) == is_float, (weight.type, x)
     assert y.shape[0] >= rows and y.shape[1] >= column + weight.rows, (y.shape, rows, column)
@@ -189,39 +174,18 @@ def matmul(
             column=column,
             table=table.matvec,
         )
-    assert isinstance(x, Tensor) or x.norm is None, "only matvec finishes a norm"
-    inputs = (x,) if isinstance(x, Tensor) else (x.q, x.scales)
-    block = table.matmul_tile(rows)
-    kernel = kernels.get(
-        "matmul",
-        {
-            "weight": _weight_file(weight),
-            "bias": "no_bias" if bias is None else "bias",
-            "operand": "tile_float" if is_float else "tile_int8",
-        },
-        TILE_TOKENS=block.tokens,
-        TILE_ROWS=block.rows,
-        LANE_TOKENS=block.lane_tokens,
-        WG=block.workgroup,
-        ACCUMULATE=accumulate,
+    return tiled_matmul(
+        kernels,
+        weight,
+        x,
+        y,
+        rows=rows,
+        count=count,
+        bias=bias,
+        accumulate=accumulate,
+        column=column,
+        table=table.matmul,
     )
-    dispatches = []
-    for part in weight.parts:
-        gx, gz = _fold(-(-part.rows // block.rows), device.max_grid)
-        dispatches.append(
-            kernels.dispatch(
-                kernel,
-                [*part.tensors, *inputs, *([] if bias is None else [bias]), count, y],
-                (gx, -(-rows // block.tokens), gz),
-                units=_units(weight),
-                num_rows=part.rows,
-                first_row=part.first_row,
-                column=column + part.first_row,
-                y_width=y.shape[1],
-                tokens=rows,
-            )
-        )
-    return dispatches
 
 
 def _units(weight: WeightMatrix) -> int:

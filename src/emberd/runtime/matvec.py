@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from .activations import QUANT_RUN, QuantizedActivations
+from .activations import QUANT_RUN, QuantizedActivations, quantize_include
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
@@ -76,25 +76,20 @@ def default_matvec_table(device: Device) -> MatvecTable:
             gate_up=((1, MatvecTile(1, 4, 16)),),
         )
     lanes = device.subgroup_size or 32
-    workgroup = max(64, lanes)
+    wide = device.max_workgroup_size >= 32 * lanes
+    many = MatvecTile(lanes, 4, lanes * 8)  # 32 weight rows, each load of x used for four
     return MatvecTable(
         tokens=16,
-        group=8,
+        group=4,
         rows=(
-            (1, 1, MatvecTile(lanes, 1, workgroup, 2)),
-            (1, 8192, MatvecTile(lanes, 2, workgroup, 2)),
-            (3, 4096, MatvecTile(lanes, 2, workgroup)),
-            (3, 16384, MatvecTile(lanes, 4, workgroup)),
+            (1, 1, MatvecTile(lanes, 1, max(256, lanes), 2)),
+            (1, 8192, MatvecTile(lanes, 2, max(64, lanes), 2)),
+            (3, 1, MatvecTile(lanes, 2, max(64, lanes), 2)),
+            (3, 16384, MatvecTile(lanes, 4, max(64, lanes))),
         ),
-        output=((1, _whole_runs(lanes, 2, 32, 2)), (3, _whole_runs(lanes, 2, 32))),
-        gate_up=((1, _whole_runs(lanes, 4, 64, 2)), (3, _whole_runs(lanes, 4, 64))),
+        output=((1, MatvecTile(lanes, 1, lanes * 32) if wide else many), (3, many)),
+        gate_up=((1, MatvecTile(lanes, 4, lanes * 16)),),
     )
-
-
-def _whole_runs(lanes: int, rows: int, tile_rows: int, units: int = 1) -> MatvecTile:
-    """A tile of `tile_rows` weight rows, or as few more as a workgroup of 64 lanes takes."""
-    workgroup = max(64, lanes * tile_rows // rows)
-    return MatvecTile(lanes, rows, workgroup, units)
 
 
 def can_fuse_output(table: MatvecTable, weight: WeightMatrix, tokens: int) -> bool:
@@ -177,7 +172,7 @@ def output_quantize(
         x,
         outputs,
         tile,
-        {"finish": "finish_residual"},
+        {"finish": "finish_residual", "quantize": quantize_include(kernels.device)},
         tokens=rows,
         group=table.group_of(rows),
     )
@@ -206,7 +201,7 @@ def gate_up_quantize(
         x,
         [count, out.q, out.scales],
         tile,
-        {"finish": "finish_gate_up"},
+        {"finish": "finish_gate_up", "quantize": quantize_include(kernels.device)},
         tokens=rows,
         group=table.group_of(rows),
         GELU=activation == "gelu",
@@ -265,4 +260,4 @@ def _dispatch(
 def _lanes(device: Device, lanes: int) -> str:
     if lanes == 1:
         return "lanes_single"
-    return "lanes_subgroup" if lanes == device.subgroup_size else "lanes_workgroup"
+    return "lanes_subgroup" if lanes <= (device.subgroup_size or 0) else "lanes_workgroup"

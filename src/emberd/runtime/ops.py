@@ -6,9 +6,11 @@ order are the kernels' own. T: rows of the bucket; what changes from step to ste
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import DeviceError
+from .activations import QuantizedActivations, quantize_include
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernel, Kernels
@@ -21,16 +23,29 @@ MAX_SPLITS = 64
 
 _LANES = 128  # of kernels whose lanes are independent
 _HEADS_TOGETHER = 4  # query heads of one attention_decode workgroup
-_DECODE_LANES = 128
+_SPLIT_TOKENS = 128  # least share of a context that is worth a workgroup of its own
 
 
 def rms_norm(
-    kernels: Kernels, x: Tensor, weight: Tensor, y: Tensor, *, rows: int, width: int, eps: float
+    kernels: Kernels,
+    x: Tensor,
+    weight: Tensor,
+    y: Tensor,
+    indices: Tensor | None = None,
+    *,
+    rows: int,
+    width: int,
+    eps: float,
 ) -> Dispatch:
-    """y = rms_norm(x) · weight: x and y (rows, width), weight (width,)."""
-    assert x.shape == y.shape == (rows, width) and weight.shape == (width,), (x, weight, y)
-    kernel = _reducing(kernels, "rms_norm", _row_lanes(kernels))
-    return kernels.dispatch(kernel, (x, weight, y), (rows, 1, 1), width=width, eps=eps)
+    """y = rms_norm(x) · weight: x (any rows, width), y (rows, width), weight (width,).
+
+    y[r] is of x[r], or of x[indices[r]] with indices i32 (rows,).
+    """
+    assert x.shape[1] == width and y.shape == (rows, width) and weight.shape == (width,), (x, y)
+    source = "row_same" if indices is None else "row_given"
+    given = () if indices is None else (indices,)
+    kernel = _reducing(kernels, "rms_norm", _row_lanes(kernels), {"source": source})
+    return kernels.dispatch(kernel, (x, weight, *given, y), (rows, 1, 1), width=width, eps=eps)
 
 
 def rms_norm_add(
@@ -64,81 +79,115 @@ def silu_mul(
     return kernels.dispatch(kernel, (gate_up, y), (-(-width // _LANES), rows, 1), width=width)
 
 
-def gather_rows(
-    kernels: Kernels, x: Tensor, indices: Tensor, y: Tensor, *, rows: int, width: int
-) -> Dispatch:
-    """y[r] = x[indices[r]]: x (T, width), indices i32 (rows,), y (rows, width). Negative: y[r] stays."""
-    assert x.shape[1] == width and indices.shape == (rows,) and y.shape == (rows, width)
-    kernel = kernels.get("gather_rows", WG=_LANES)
-    return kernels.dispatch(kernel, (x, indices, y), (-(-width // _LANES), rows, 1), width=width)
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """q, k and v heads as projected: `qk` (T, any width) holds q, then k; `v` (T, any width) from `v_column` on.
+
+    Both may be one tensor.
+    """
+
+    qk: Tensor
+    v: Tensor
+    v_column: int
+
+    def check(self, rows: int, num_heads: int, num_kv_heads: int, head_dim: int) -> None:
+        assert self.qk.shape[0] >= rows and self.v.shape[0] >= rows, self
+        assert self.qk.shape[1] >= (num_heads + num_kv_heads) * head_dim, self
+        assert self.v.shape[1] >= self.v_column + num_kv_heads * head_dim, self
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Params of the kernels that read heads."""
+        return {
+            "qk_width": self.qk.shape[1],
+            "v_width": self.v.shape[1],
+            "v_column": self.v_column,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """How q and k heads are normed (where the model does) and rotated."""
+
+    cos: Tensor  # f32 (P, dims / 2)
+    sin: Tensor
+    dims: int  # leading dims of a head that are rotated
+    pairing: Pairing
+    q_norm: Tensor | None  # f32 (hd,)
+    k_norm: Tensor | None
+    eps: float
+
+    def check(self, head_dim: int) -> None:
+        assert self.cos.shape == self.sin.shape and self.cos.shape[1] == self.dims // 2, self
+        assert self.dims <= head_dim and head_dim % 2 == 0, self
+        assert (self.q_norm is None) == (self.k_norm is None), self
+
+    @property
+    def norms(self) -> tuple[Tensor, ...]:
+        return () if self.q_norm is None or self.k_norm is None else (self.q_norm, self.k_norm)
 
 
 def rope_kv_write(
     kernels: Kernels,
-    qkv: Tensor,
+    heads: Heads,
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
     positions: Tensor,
     slots: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
+    rotation: Rotation,
+    skipped: Tensor,
     count: Tensor,
     *,
     rows: int,
     num_heads: int,
     num_kv_heads: int,
     head_dim: int,
-    rope_dim: int,
-    pairing: Pairing,
-    eps: float,
 ) -> Dispatch:
-    """Split qkv, norm q and k heads (with q_norm and k_norm), rotate them; q goes out, k and v to their slots.
+    """Norm and rotate q and k heads; q goes out, k and v to their slots.
 
-    qkv (rows, (H + 2 KVH) · hd), q (rows, H, hd), caches u32 (slots, KVH, hd / 2), positions and slots i32
-    (rows,), cos and sin (P, rope_dim / 2), norms (hd,). Tokens from count on, and k and v of tokens with a
-    negative slot, are not written.
+    q (rows, H, hd), caches u32 (slots, KVH, hd / 2), positions and slots i32 (rows,). Tokens below skipped
+    and from count on (both u32 (1,)), and k and v of tokens with a negative slot, are not written.
     """
-    assert qkv.shape == (rows, (num_heads + 2 * num_kv_heads) * head_dim), qkv
+    heads.check(rows, num_heads, num_kv_heads, head_dim)
+    rotation.check(head_dim)
     assert q.shape == (rows, num_heads, head_dim), q
     assert k_cache.shape[1:] == v_cache.shape[1:] == (num_kv_heads, head_dim // 2), k_cache
     assert positions.shape == slots.shape == (rows,)
-    assert cos.shape == sin.shape and cos.shape[1] == rope_dim // 2 <= head_dim // 2, cos
-    assert head_dim % 2 == 0 and (q_norm is None) == (k_norm is None)
     lanes = max(32, kernels.device.subgroup_size or 0)
     while lanes < min(head_dim // 2, 128):
         lanes *= 2
-    norms: tuple[Tensor, ...] = ()
-    if q_norm is not None and k_norm is not None:
-        assert q_norm.shape == k_norm.shape == (head_dim,)
-        norms = (q_norm, k_norm)
     kernel = _reducing(
         kernels,
         "rope_kv_write",
         lanes,
-        includes={"head_norm": "head_norm" if norms else "head_norm_none"},
+        includes={"head_norm": "head_norm" if rotation.norms else "head_norm_none"},
         HEAD_DIM=head_dim,
-        HALVES=pairing == "halves",
+        HALVES=rotation.pairing == "halves",
     )
-    tensors = (qkv, q, k_cache, v_cache, positions, slots, cos, sin, *norms, count)
+    caches, places = (k_cache, v_cache), (positions, slots)
+    angles = (rotation.cos, rotation.sin, *rotation.norms)
     return kernels.dispatch(
         kernel,
-        tensors,
+        (heads.qk, heads.v, q, *caches, *places, *angles, skipped, count),
         (num_heads + 2 * num_kv_heads, rows, 1),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
-        rope_dim=rope_dim,
-        eps=eps,
+        rope_dim=rotation.dims,
+        eps=rotation.eps,
+        **heads.sizes,
     )
 
 
-def decode_splits(device: Device, *, rows: int, num_kv_heads: int) -> int:
-    """How many workgroups may share a row's context, so that a few rows still fill the device."""
-    if device.info.is_software:
+def decode_splits(device: Device, *, rows: int, num_kv_heads: int, context: int) -> int:
+    """How many workgroups may share a row's context, so that a few rows still fill the device.
+
+    One where no context is longer than `context` and that is so short that joining shares costs more.
+    """
+    workgroups = rows * num_kv_heads
+    if device.info.is_software or context <= (512 if workgroups >= 128 else 256):
         return 1
-    return max(1, min(MAX_SPLITS, 1024 // (rows * num_kv_heads)))
+    return max(1, min(MAX_SPLITS, 1024 // workgroups))
 
 
 def decode_partial_shape(
@@ -150,13 +199,14 @@ def decode_partial_shape(
 
 def attention_decode(
     kernels: Kernels,
-    q: Tensor,
+    heads: Heads,
     k_cache: Tensor,
     v_cache: Tensor,
     block_tables: Tensor,
     context_lens: Tensor,
+    rotation: Rotation,
     partial: Tensor,
-    y: Tensor,
+    y: Tensor | QuantizedActivations,
     count: Tensor,
     *,
     rows: int,
@@ -168,24 +218,51 @@ def attention_decode(
     scale: float,
     splits: int,
 ) -> list[Dispatch]:
-    """Attention of decode rows: row r's query is token r of q (T, H, hd), its result token r of y (T, H, hd).
+    """Rotation, KV write and attention of one new token a row; y (T, H, hd), or int8 (T, H · hd) if hd % 32 == 0.
 
-    Caches u32 (slots, KVH, hd / 2), block_tables i32 (R, B), context_lens i32 (R,), partial f32 with at least
+    Row r's new token is token r and the last of its context. Caches u32 (slots, KVH, hd / 2); block_tables
+    i32 (R, B), context_lens i32 (R,), the new token included; window 0: none; `partial` holds
     `decode_partial_shape` elements. Rows from count (the number of decode rows) on are not touched.
     """
-    assert q.shape == y.shape and q.shape[0] >= rows and q.shape[1:] == (num_heads, head_dim), q
+    heads.check(rows, num_heads, num_kv_heads, head_dim)
+    rotation.check(head_dim)
     assert k_cache.shape[1:] == v_cache.shape[1:] == (num_kv_heads, head_dim // 2), k_cache
     assert block_tables.shape[0] >= rows and context_lens.shape[0] >= rows
     assert num_heads % num_kv_heads == 0 and 1 <= splits <= MAX_SPLITS
     kv = _kv_include(kernels.device, head_dim)
     row_elements = num_heads * splits * (head_dim + _kv_dims(head_dim))
     assert partial.nbytes >= 4 * rows * row_elements, partial
-    kernel = kernels.get("attention_decode", {"kv": kv}, HEAD_DIM=head_dim, WG=_DECODE_LANES)
+    out: tuple[Tensor, ...]
+    if isinstance(y, Tensor):
+        assert y.shape[1:] == (num_heads, head_dim), y
+        target, out = "attended_float", (y,)
+    else:
+        assert head_dim % 32 == 0 and y.width == num_heads * head_dim, y
+        target, out = "attended_int8", (y.q, y.scales)
+    subgroup = kernels.device.subgroup_size
+    out_includes = {"kv": kv}
+    if target == "attended_int8":
+        out_includes["quantize"] = quantize_include(kernels.device)
+    kernel = kernels.get(
+        "attention_decode",
+        {
+            **(out_includes if splits == 1 else {"kv": kv}),
+            "heads": "heads_normed" if rotation.norms else "heads_plain",
+            "reduce": "reduce4_subgroup" if subgroup else "reduce4",
+            "target": target if splits == 1 else "attended_split",
+        },
+        HEAD_DIM=head_dim,
+        HALVES=rotation.pairing == "halves",
+        WG=_decode_lanes(kernels.device, head_dim, splits),
+        SPLIT_TOKENS=_SPLIT_TOKENS,
+        **({"SUBGROUP": subgroup} if subgroup else {}),
+    )
     head_groups = -(-(num_heads // num_kv_heads) // _HEADS_TOGETHER)
-    tensors = (q, k_cache, v_cache, block_tables, context_lens, count, partial, y)
+    caches, places = (k_cache, v_cache), (block_tables, context_lens)
+    angles = (rotation.cos, rotation.sin, *rotation.norms)
     split = kernels.dispatch(
         kernel,
-        tensors,
+        (heads.qk, heads.v, *caches, *places, *angles, count, *(out if splits == 1 else [partial])),
         (splits, num_kv_heads * head_groups, rows),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
@@ -193,19 +270,34 @@ def attention_decode(
         table_width=block_tables.shape[1],
         window=window,
         splits=splits,
+        rope_dim=rotation.dims,
         scale=scale,
+        eps=rotation.eps,
+        **heads.sizes,
     )
     if splits == 1:
         return [split]
     merge = kernels.dispatch(
-        kernels.get("attention_decode_merge", {"kv": kv}, HEAD_DIM=head_dim, WG=64),
-        (partial, context_lens, count, y),
+        kernels.get(
+            "attention_decode_merge",
+            {**out_includes, "target": target},
+            HEAD_DIM=head_dim,
+            WG=64,
+            SPLIT_TOKENS=_SPLIT_TOKENS,
+        ),
+        (partial, context_lens, count, *out),
         (num_heads, rows, 1),
         num_heads=num_heads,
         window=window,
         splits=splits,
     )
     return [split, merge]
+
+
+def _decode_lanes(device: Device, head_dim: int, splits: int) -> int:
+    """Lanes, and keys a tile: more where one workgroup has a whole context, if workgroup memory allows."""
+    wide = splits == 1 and head_dim <= 128 and device.subgroup_size is not None
+    return 256 if wide and device.max_workgroup_size >= 256 else 128
 
 
 def prefill_tile_size(device: Device, *, num_heads: int) -> int:

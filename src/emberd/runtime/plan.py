@@ -14,7 +14,8 @@ from .device import Device
 from .inputs import InputSizes, StepInputs
 from .replay import Recording, record
 from .sampler import Mode, Sampler
-from .transformer import Shape, Transformer, bucket, first_rows
+from .scratch import bucket, first_rows
+from .transformer import Shape, Transformer
 
 MIN_PREFILL_TOKENS = 16
 
@@ -28,6 +29,7 @@ class PlanKey:
     sampled: int
     prefill: bool
     mode: Mode
+    splits: int = 1  # workgroups that may share a decode row's context
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +70,26 @@ class Plans:
         decode_rows = batch.num_decode_rows
         prefill = batch.num_tokens > decode_rows
         least = MIN_PREFILL_TOKENS if prefill else 1
+        rows = min(bucket(decode_rows), self._max_rows)
+        splits = 1
+        if rows:
+            context = int(batch.context_lens[:decode_rows].max())
+            splits = self._transformer.decode_splits(rows, context)
         return PlanKey(
             tokens=min(bucket(batch.num_tokens, least), self._max_tokens),
-            decode_rows=min(bucket(decode_rows), self._max_rows),
+            decode_rows=rows,
             sampled=min(bucket(num_sampled), self._max_rows),
             prefill=prefill,
             mode=mode,
+            splits=splits,
         )
 
     def prepare(self) -> None:
         """Make the plans that nearly every user needs first: one sequence's prefill and decode."""
         self.get(PlanKey(self._max_tokens, 0, 1, True, "plain"))
-        self.get(PlanKey(1, 1, 1, False, "plain"))
+        context = self._transformer.weights.spec.context_length
+        for splits in {self._transformer.decode_splits(1, length) for length in (1, context)}:
+            self.get(PlanKey(1, 1, 1, False, "plain", splits))
 
     def get(self, key: PlanKey) -> Plan:
         if key not in self._made:
@@ -90,7 +100,9 @@ class Plans:
         tiles = self._num_tiles(key.tokens) if key.prefill else 0
         sizes = InputSizes(key.tokens, self._max_rows, key.sampled, tiles)
         inputs = StepInputs(self._device, self._input_buffer, sizes)
-        steps = self._transformer.body(inputs, Shape(key.tokens, key.decode_rows, tiles))
+        steps = self._transformer.body(
+            inputs, Shape(key.tokens, key.decode_rows, tiles, key.splits)
+        )
         output = first_rows(self._out_tokens, max(1, key.sampled))
         if key.sampled:
             count = inputs["num_sampled"]

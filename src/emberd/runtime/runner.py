@@ -20,11 +20,13 @@ from . import kv_cache
 from .device import Device, open_device
 from .inputs import BlockTables
 from .kernel import Kernels, run_once
+from .linear import default_table
 from .model import load_weights
 from .plan import Plans
 from .replay import make_replayer
 from .sampler import Sampler
-from .transformer import Scratch, Transformer, first_rows
+from .scratch import Scratch, first_rows
+from .transformer import Transformer
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +85,7 @@ class GpuRunner:
             Scratch(device, weights, self.max_batch_tokens, self.max_sequences),
             self._tables.tensor,
             self._sampler.last_tokens,
+            default_table(device),
         )
         self._plans = Plans(
             device, self._transformer, self._sampler, self.max_batch_tokens, self.max_sequences

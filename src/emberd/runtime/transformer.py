@@ -6,76 +6,19 @@ into logits. T tokens, D hidden size, H heads, KVH key/value heads, hd head size
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..gguf.spec import ModelSpec
 from . import linear, ops
-from .device import Device, Tensor
+from .activations import QUANT_RUN, QuantizedActivations
+from .device import Tensor
 from .inputs import StepInputs
 from .kernel import Dispatch, Kernels
 from .kv_cache import KVCache
-from .linear import QuantizedActivations
+from .linear import LinearTable
+from .matvec import can_fuse_gate_up, can_fuse_output, gate_up_quantize, output_quantize
 from .model import LayerWeights, ModelWeights, Projection
-
-
-class Scratch:
-    """Activations, allocated once for the largest step; plans take views of their first rows."""
-
-    def __init__(
-        self, device: Device, weights: ModelWeights, max_tokens: int, max_rows: int
-    ) -> None:
-        spec = weights.spec
-        heads = spec.num_heads * spec.head_dim
-        qkv = heads + 2 * spec.num_kv_heads * spec.head_dim
-        self.hidden = device.empty((max_tokens, spec.hidden_size), label="hidden")
-        self.normed = device.empty((max_tokens, spec.hidden_size), label="normed")
-        self.normed_q8 = linear.activations(device, max_tokens, spec.hidden_size)
-        self.qkv = device.empty((max_tokens, qkv), label="qkv")
-        self.q = device.empty((max_tokens, spec.num_heads, spec.head_dim), label="q")
-        self.attended = device.empty(self.q.shape, label="attended")
-        self.attended_q8 = linear.activations(device, max_tokens, heads)
-        self.partial = device.empty((_partial_elements(device, spec, max_rows),), label="partial")
-        self.gate_up = device.empty((max_tokens, 2 * spec.ffn_size), label="gate_up")
-        self.activated = device.empty((max_tokens, spec.ffn_size), label="activated")
-        self.activated_q8 = linear.activations(device, max_tokens, spec.ffn_size)
-        self.projected = device.empty((max_tokens, spec.hidden_size), label="projected")
-        self.last_hidden = device.empty((max_rows, spec.hidden_size), label="last hidden")
-        self.last_normed = device.empty((max_rows, spec.hidden_size), label="last normed")
-        self.last_normed_q8 = linear.activations(device, max_rows, spec.hidden_size)
-        self.logits = device.empty((max_rows, spec.vocab_size), label="logits")
-
-
-def _partial_elements(device: Device, spec: ModelSpec, max_rows: int) -> int:
-    """Elements that decode attention's partial results take in the most demanding bucket."""
-    sizes = []
-    for rows in [1 << i for i in range(bucket(max_rows).bit_length())]:
-        splits = ops.decode_splits(device, rows=rows, num_kv_heads=spec.num_kv_heads)
-        shape = ops.decode_partial_shape(
-            rows=rows, num_heads=spec.num_heads, head_dim=spec.head_dim, splits=splits
-        )
-        sizes.append(math.prod(shape))
-    return max(sizes)
-
-
-def bucket(count: int, least: int = 1) -> int:
-    """The smallest power of two that is at least `count` and `least`; 0 for 0."""
-    return 0 if count == 0 else max(least, 1 << (count - 1).bit_length())
-
-
-def flat(tensor: Tensor) -> Tensor:
-    """(T, H, hd) seen as (T, H · hd)."""
-    shape = (tensor.shape[0], math.prod(tensor.shape[1:]))
-    return Tensor(tensor.buffer, shape, tensor.dtype, tensor.offset)
-
-
-def first_rows(tensor: Tensor, rows: int) -> Tensor:
-    """The tensor's first `rows` rows."""
-    return Tensor(tensor.buffer, (rows, *tensor.shape[1:]), tensor.dtype, tensor.offset)
-
-
-def _first_rows_q8(x: QuantizedActivations, rows: int) -> QuantizedActivations:
-    return QuantizedActivations(first_rows(x.q, rows), first_rows(x.scales, rows))
+from .scratch import Scratch, first_rows, flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +28,15 @@ class Shape:
     tokens: int
     decode_rows: int  # 0: no decode attention
     tiles: int  # 0: no prefill attention
+    splits: int = 1  # workgroups that may share a decode row's context
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What a projection reads, in the forms that its matrices take."""
+
+    floats: Tensor
+    q8: QuantizedActivations
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +49,19 @@ class Transformer:
     scratch: Scratch
     block_tables: Tensor
     last_tokens: Tensor  # (max_sequences,) u32
+    table: LinearTable
 
     @property
     def tile_size(self) -> int:
         """Query tokens of a prefill tile."""
         return ops.prefill_tile_size(self.kernels.device, num_heads=self.weights.spec.num_heads)
+
+    def decode_splits(self, rows: int, context: int) -> int:
+        """`Shape.splits` for that many rows with contexts of at most `context` tokens."""
+        kv_heads = self.weights.spec.num_kv_heads
+        return ops.decode_splits(
+            self.kernels.device, rows=rows, num_kv_heads=kv_heads, context=context
+        )
 
     def body(self, inputs: StepInputs, shape: Shape) -> list[Dispatch]:
         """Embedding and all layers; leaves the hidden states in `scratch.hidden`."""
@@ -117,233 +77,327 @@ class Transformer:
             rows=rows,
             scale=spec.embedding_scale,
         )
+        ready = False  # whether the last output projection left the next norm's input
         for index, layer in enumerate(weights.layers):
-            steps += self._attention(index, layer, hidden, inputs, shape)
-            steps += self._feed_forward(layer, hidden, inputs, rows)
+            following = weights.layers[index + 1] if index + 1 < len(weights.layers) else None
+            normed = self._norm(steps, layer.attention_norm, layer.qkv, rows, ready)
+            attended = self._attention(steps, index, layer, normed, inputs, shape)
+            ready = self._output(
+                steps,
+                layer.o,
+                attended,
+                layer.post_attention_norm,
+                (layer.ffn_norm, layer.gate_up),
+                inputs,
+                rows,
+            )
+            normed = self._norm(steps, layer.ffn_norm, layer.gate_up, rows, ready)
+            activated = self._gate_up(steps, layer, normed, inputs, rows)
+            ready = self._output(
+                steps,
+                layer.down,
+                activated,
+                layer.post_ffn_norm,
+                None if following is None else (following.attention_norm, following.qkv),
+                inputs,
+                rows,
+            )
         return steps
 
     def head(self, hidden_rows: Tensor, count: Tensor, rows: int) -> list[Dispatch]:
         """Logits (rows, V) of the hidden states at `hidden_rows` (token places), in `scratch.logits`."""
-        spec, scratch = self.weights.spec, self.scratch
-        last = first_rows(scratch.last_hidden, rows)
-        hidden = scratch.hidden
-        steps = [
-            ops.gather_rows(
-                self.kernels, hidden, hidden_rows, last, rows=rows, width=spec.hidden_size
-            )
-        ]
-        normed = first_rows(scratch.last_normed, rows)
-        normed_q8 = _first_rows_q8(scratch.last_normed_q8, rows)
-        steps += self._norm(
-            last, self.weights.output_norm, normed, normed_q8, self.weights.output, rows
+        weights, scratch = self.weights, self.scratch
+        last = Input(first_rows(scratch.last_normed, rows), scratch.last_normed_q8.first_rows(rows))
+        steps = self._norm_rows(
+            scratch.hidden, weights.output_norm, last, weights.output, rows, hidden_rows
         )
         logits = first_rows(scratch.logits, rows)
-        return steps + self._project(self.weights.output, normed, normed_q8, logits, count, rows)
+        return steps + self._project(weights.output, last, [(logits, 0)], count, rows)
+
+    def _norm(
+        self, steps: list[Dispatch], weight: Tensor, reader: Projection, rows: int, ready: bool
+    ) -> Input:
+        """RMS norm of the hidden states for `reader`: its 1 / rms is left to that where `ready`."""
+        scratch = self.scratch
+        floats = first_rows(scratch.normed, rows)
+        if ready:
+            return Input(floats, scratch.next_input.first_rows(rows))
+        out = Input(floats, scratch.normed_q8.first_rows(rows))
+        hidden = first_rows(scratch.hidden, rows)
+        steps += self._norm_rows(hidden, weight, out, reader, rows)
+        return out
+
+    def _norm_rows(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        out: Input,
+        reader: Projection,
+        rows: int,
+        indices: Tensor | None = None,
+    ) -> list[Dispatch]:
+        """RMS norm of all rows, or of those that `indices` names, in the forms that `reader` takes."""
+        eps, width = self.weights.spec.norm_eps, x.shape[1]
+        steps = []
+        if any(matrix.is_quantized for matrix in reader.matrices):
+            steps.append(
+                linear.rms_norm_quantize(
+                    self.kernels, x, weight, out.q8, indices, rows=rows, width=width, eps=eps
+                )
+            )
+        if not all(matrix.is_quantized for matrix in reader.matrices):
+            steps.append(
+                ops.rms_norm(
+                    self.kernels, x, weight, out.floats, indices, rows=rows, width=width, eps=eps
+                )
+            )
+        return steps
 
     def _attention(
-        self, index: int, layer: LayerWeights, hidden: Tensor, inputs: StepInputs, shape: Shape
-    ) -> list[Dispatch]:
+        self,
+        steps: list[Dispatch],
+        index: int,
+        layer: LayerWeights,
+        normed: Input,
+        inputs: StepInputs,
+        shape: Shape,
+    ) -> Input:
+        """Q, K and V, the KV cache's new entries, and what the queries see of it."""
         spec, scratch, rows = self.weights.spec, self.scratch, shape.tokens
-        count = inputs["num_tokens"]
-        normed, normed_q8 = (
-            first_rows(scratch.normed, rows),
-            _first_rows_q8(scratch.normed_q8, rows),
-        )
-        qkv, q = first_rows(scratch.qkv, rows), first_rows(scratch.q, rows)
-        attended = first_rows(scratch.attended, rows)
-        keys, values = self.cache.keys[index], self.cache.values[index]
+        qkv, v = first_rows(scratch.qkv, rows), first_rows(scratch.v, rows)
+        column = (spec.num_heads + spec.num_kv_heads) * spec.head_dim
+        heads = ops.Heads(qkv, qkv, column)
+        outputs, at = [], 0
+        for matrix in layer.qkv.matrices:
+            outputs.append((qkv, at))
+            at += matrix.rows
+        if len(outputs) > 1 and outputs[-1][1] == column:
+            outputs[-1] = (v, 0)
+            heads = ops.Heads(qkv, v, 0)
+        steps += self._project(layer.qkv, normed, outputs, inputs["num_tokens"], rows)
 
-        steps = self._norm(hidden, layer.attention_norm, normed, normed_q8, layer.qkv, rows)
-        steps += self._project(layer.qkv, normed, normed_q8, qkv, count, rows)
-        steps.append(
+        width = spec.num_heads * spec.head_dim
+        attended = first_rows(scratch.attended, rows)
+        out = Input(flat(attended), scratch.attended_q8.first_rows(rows))
+        quantize = layer.o.matrices[0].is_quantized
+        straight = quantize and not shape.tiles and spec.head_dim % QUANT_RUN == 0
+        if shape.decode_rows:
+            steps += self._attend_decode(
+                index, heads, out.q8 if straight else attended, inputs, shape
+            )
+        if shape.tiles:
+            steps += self._attend_prefill(index, heads, attended, inputs, shape)
+        if quantize and not straight:
+            steps.append(
+                linear.quantize_q8(self.kernels, out.floats, out.q8, rows=rows, width=width)
+            )
+        return out
+
+    def _attend_decode(
+        self,
+        index: int,
+        heads: ops.Heads,
+        out: Tensor | QuantizedActivations,
+        inputs: StepInputs,
+        shape: Shape,
+    ) -> list[Dispatch]:
+        """Rotation, KV write and attention of the decode rows, which come first."""
+        return ops.attention_decode(
+            self.kernels,
+            heads,
+            self.cache.keys[index],
+            self.cache.values[index],
+            self.block_tables,
+            inputs["context_lens"],
+            self._rotation(index),
+            self.scratch.partial,
+            out,
+            inputs["num_decode_rows"],
+            rows=shape.decode_rows,
+            splits=shape.splits,
+            block_size=self.cache.block_size,
+            window=self.weights.spec.layers[index].window,
+            scale=self.weights.spec.attention_scale,
+            **self._head_sizes,
+        )
+
+    def _attend_prefill(
+        self, index: int, heads: ops.Heads, attended: Tensor, inputs: StepInputs, shape: Shape
+    ) -> list[Dispatch]:
+        """Rotation and KV write of all tokens behind the decode rows, then their attention in tiles."""
+        q = first_rows(self.scratch.q, shape.tokens)
+        keys, values = self.cache.keys[index], self.cache.values[index]
+        return [
             ops.rope_kv_write(
                 self.kernels,
-                qkv,
+                heads,
                 q,
                 keys,
                 values,
                 inputs["positions"],
                 inputs["slots"],
-                layer.cos,
-                layer.sin,
-                layer.q_norm,
-                layer.k_norm,
-                count,
-                rows=rows,
-                rope_dim=spec.rope_dim,
-                pairing=spec.rope_pairing,
-                eps=spec.norm_eps,
-                num_heads=spec.num_heads,
-                num_kv_heads=spec.num_kv_heads,
-                head_dim=spec.head_dim,
-            )
-        )
-        steps += self._attend(index, q, attended, inputs, shape)
-        attended_q8 = _first_rows_q8(scratch.attended_q8, rows)
-        if _quantized(layer.o):
-            width = spec.num_heads * spec.head_dim
-            steps.append(
-                linear.quantize_q8(
-                    self.kernels, flat(attended), attended_q8, rows=rows, width=width
-                )
-            )
-        return steps + self._output(
-            layer.o, flat(attended), attended_q8, hidden, layer.post_attention_norm, count, rows
-        )
-
-    def _attend(
-        self, index: int, q: Tensor, attended: Tensor, inputs: StepInputs, shape: Shape
-    ) -> list[Dispatch]:
-        """Attention of decode rows, which come first, and of prefill tiles."""
-        spec, cache = self.weights.spec, self.cache
-        window, scale = spec.layers[index].window, spec.attention_scale
-        heads, kv_heads = spec.num_heads, spec.num_kv_heads
-        steps = []
-        if shape.decode_rows:
-            steps += ops.attention_decode(
+                self._rotation(index),
+                inputs["num_decode_rows"],
+                inputs["num_tokens"],
+                rows=shape.tokens,
+                **self._head_sizes,
+            ),
+            ops.attention_prefill(
                 self.kernels,
                 q,
-                cache.keys[index],
-                cache.values[index],
+                keys,
+                values,
                 self.block_tables,
                 inputs["context_lens"],
-                self.scratch.partial,
+                inputs["tiles"],
+                inputs["num_tiles"],
                 attended,
-                inputs["num_decode_rows"],
-                rows=shape.decode_rows,
-                splits=ops.decode_splits(
-                    self.kernels.device, rows=shape.decode_rows, num_kv_heads=kv_heads
-                ),
-                num_heads=heads,
-                num_kv_heads=kv_heads,
-                head_dim=spec.head_dim,
-                block_size=cache.block_size,
-                window=window,
-                scale=scale,
-            )
-        if shape.tiles:
+                max_tiles=shape.tiles,
+                tile_size=self.tile_size,
+                block_size=self.cache.block_size,
+                window=self.weights.spec.layers[index].window,
+                scale=self.weights.spec.attention_scale,
+                **self._head_sizes,
+            ),
+        ]
+
+    @property
+    def _head_sizes(self) -> dict[str, int]:
+        spec = self.weights.spec
+        return {
+            "num_heads": spec.num_heads,
+            "num_kv_heads": spec.num_kv_heads,
+            "head_dim": spec.head_dim,
+        }
+
+    def _rotation(self, index: int) -> ops.Rotation:
+        spec, layer = self.weights.spec, self.weights.layers[index]
+        return ops.Rotation(
+            layer.cos,
+            layer.sin,
+            spec.rope_dim,
+            spec.rope_pairing,
+            layer.q_norm,
+            layer.k_norm,
+            spec.norm_eps,
+        )
+
+    def _gate_up(
+        self,
+        steps: list[Dispatch],
+        layer: LayerWeights,
+        normed: Input,
+        inputs: StepInputs,
+        rows: int,
+    ) -> Input:
+        """activation(gate) · up, in one dispatch where both are one matrix and `down` takes int8."""
+        spec, scratch, count = self.weights.spec, self.scratch, inputs["num_tokens"]
+        out = Input(first_rows(scratch.activated, rows), scratch.activated_q8.first_rows(rows))
+        matrix, activation = layer.gate_up.matrices[0], spec.activation
+        quantize = layer.down.matrices[0].is_quantized
+        whole = quantize and len(layer.gate_up.matrices) == 1
+        if whole and can_fuse_gate_up(self.table.matvec, matrix, rows):
             steps.append(
-                ops.attention_prefill(
+                gate_up_quantize(
                     self.kernels,
-                    q,
-                    cache.keys[index],
-                    cache.values[index],
-                    self.block_tables,
-                    inputs["context_lens"],
-                    inputs["tiles"],
-                    inputs["num_tiles"],
-                    attended,
-                    max_tiles=shape.tiles,
-                    tile_size=self.tile_size,
-                    num_heads=heads,
-                    num_kv_heads=kv_heads,
-                    head_dim=spec.head_dim,
-                    block_size=cache.block_size,
-                    window=window,
-                    scale=scale,
+                    matrix,
+                    normed.q8,
+                    out.q8,
+                    rows=rows,
+                    count=count,
+                    activation=activation,
+                    table=self.table.matvec,
                 )
             )
-        return steps
-
-    def _feed_forward(
-        self, layer: LayerWeights, hidden: Tensor, inputs: StepInputs, rows: int
-    ) -> list[Dispatch]:
-        spec, scratch, count = self.weights.spec, self.scratch, inputs["num_tokens"]
-        normed, normed_q8 = (
-            first_rows(scratch.normed, rows),
-            _first_rows_q8(scratch.normed_q8, rows),
-        )
+            return out
         gate_up = first_rows(scratch.gate_up, rows)
-        activated = first_rows(scratch.activated, rows)
-        activated_q8 = _first_rows_q8(scratch.activated_q8, rows)
-
-        steps = self._norm(hidden, layer.ffn_norm, normed, normed_q8, layer.gate_up, rows)
-        steps += self._project(layer.gate_up, normed, normed_q8, gate_up, count, rows)
+        outputs = [(gate_up, 0), (gate_up, matrix.rows)][: len(layer.gate_up.matrices)]
+        steps += self._project(layer.gate_up, normed, outputs, count, rows)
         sizes = {"rows": rows, "width": spec.ffn_size}
-        if _quantized(layer.down):
+        if quantize:
             steps.append(
                 linear.silu_mul_quantize(
-                    self.kernels, gate_up, activated_q8, activation=spec.activation, **sizes
+                    self.kernels, gate_up, out.q8, activation=activation, **sizes
                 )
             )
         else:
             steps.append(
-                ops.silu_mul(self.kernels, gate_up, activated, activation=spec.activation, **sizes)
+                ops.silu_mul(self.kernels, gate_up, out.floats, activation=activation, **sizes)
             )
-        return steps + self._output(
-            layer.down, activated, activated_q8, hidden, layer.post_ffn_norm, count, rows
-        )
-
-    def _norm(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        normed: Tensor,
-        normed_q8: QuantizedActivations,
-        reader: Projection,
-        rows: int,
-    ) -> list[Dispatch]:
-        """RMS norm in the forms that the projection behind it reads."""
-        sizes = {"rows": rows, "width": x.shape[1]}
-        eps = self.weights.spec.norm_eps
-        steps = []
-        if any(matrix.is_quantized for matrix in reader.matrices):
-            steps.append(
-                linear.rms_norm_quantize(self.kernels, x, weight, normed_q8, eps=eps, **sizes)
-            )
-        if not all(matrix.is_quantized for matrix in reader.matrices):
-            steps.append(ops.rms_norm(self.kernels, x, weight, normed, eps=eps, **sizes))
-        return steps
+        return out
 
     def _project(
         self,
         projection: Projection,
-        x: Tensor,
-        x_q8: QuantizedActivations,
-        y: Tensor,
+        x: Input,
+        outputs: Sequence[tuple[Tensor, int]],
         count: Tensor,
         rows: int,
         accumulate: bool = False,
     ) -> list[Dispatch]:
+        """Each matrix's product to its tensor, from its column on."""
         steps: list[Dispatch] = []
-        column = 0
-        for matrix, bias in zip(projection.matrices, projection.biases, strict=True):
+        members = zip(projection.matrices, projection.biases, outputs, strict=True)
+        for matrix, bias, (y, column) in members:
             steps += linear.matmul(
                 self.kernels,
                 matrix,
-                x_q8 if matrix.is_quantized else x,
+                x.q8 if matrix.is_quantized else x.floats,
                 y,
                 rows=rows,
                 count=count,
                 bias=bias,
                 accumulate=accumulate,
                 column=column,
+                table=self.table,
             )
-            column += matrix.rows
         return steps
 
     def _output(
         self,
+        steps: list[Dispatch],
         projection: Projection,
-        x: Tensor,
-        x_q8: QuantizedActivations,
-        hidden: Tensor,
+        x: Input,
         post_norm: Tensor | None,
-        count: Tensor,
+        following: tuple[Tensor, Projection] | None,
+        inputs: StepInputs,
         rows: int,
-    ) -> list[Dispatch]:
-        """Project back to the hidden size and add to the residual, normed first where the model does."""
-        if post_norm is None:
-            return self._project(projection, x, x_q8, hidden, count, rows, accumulate=True)
-        projected = first_rows(self.scratch.projected, rows)
-        sizes = {"rows": rows, "width": self.weights.spec.hidden_size}
-        return [
-            *self._project(projection, x, x_q8, projected, count, rows),
-            ops.rms_norm_add(
-                self.kernels, projected, post_norm, hidden, eps=self.weights.spec.norm_eps, **sizes
-            ),
-        ]
+    ) -> bool:
+        """Project back to the hidden size and add to the residual, normed first where the model does.
 
-
-def _quantized(projection: Projection) -> bool:
-    return projection.matrices[0].is_quantized
+        `following` is the next norm's weight and reader. True: its input is already in `scratch.next_input`.
+        """
+        scratch, count, spec = self.scratch, inputs["num_tokens"], self.weights.spec
+        hidden = first_rows(scratch.hidden, rows)
+        if post_norm is not None:
+            projected = first_rows(scratch.projected, rows)
+            sizes = {"rows": rows, "width": spec.hidden_size}
+            steps += self._project(projection, x, [(projected, 0)], count, rows)
+            steps.append(
+                ops.rms_norm_add(
+                    self.kernels, projected, post_norm, hidden, eps=spec.norm_eps, **sizes
+                )
+            )
+            return False
+        matrix = projection.matrices[0]
+        if (
+            following is None
+            or not all(reader.is_quantized for reader in following[1].matrices)
+            or not can_fuse_output(self.table.matvec, matrix, rows)
+        ):
+            steps += self._project(projection, x, [(hidden, 0)], count, rows, accumulate=True)
+            return False
+        steps.append(
+            output_quantize(
+                self.kernels,
+                matrix,
+                x.q8,
+                hidden,
+                following[0],
+                scratch.next_input.first_rows(rows),
+                rows=rows,
+                count=count,
+                table=self.table.matvec,
+            )
+        )
+        return True

@@ -16,10 +16,12 @@ from ..gguf.rope import rope_tables
 from ..gguf.spec import ModelFile
 from ..reference import ops as reference
 from ..runtime import ops
+from ..runtime.activations import QUANT_RUN, activations
 from ..runtime.device import Tensor
 from ..runtime.kv_cache import BLOCK_SIZE
-from .bench import F32, Workbench
-from .check import Check, compare
+from ..runtime.weights import FLOAT_TYPES
+from .bench import F32, Workbench, decoded, read_quantized
+from .check import TOLERANCE, Check, compare, relative_error
 
 TOKENS = 7
 POSITIONS = 600
@@ -38,11 +40,9 @@ def check_rope(bench: Workbench, model: ModelFile) -> Iterator[Check]:
 def _check_rope(
     bench: Workbench, model: ModelFile, index: int, base: float, scale: float
 ) -> Iterator[Check]:
-    spec, layer = model.spec, model.tensors.layers[index]
+    spec = model.spec
     heads, kv_heads, head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
-    factors = _vector(model, model.tensors.rope_factors)
-    cos, sin = rope_tables(spec.rope_dim, base, scale, factors, POSITIONS)
-    q_norm, k_norm = _vector(model, layer.q_norm), _vector(model, layer.k_norm)
+    twin = _Rotation.of_layer(model, index)
     qkv = bench.normal(TOKENS, heads + 2 * kv_heads, head_dim)
     positions = bench.rng.integers(0, POSITIONS, TOKENS).astype(np.int32)
     slots = bench.rng.permutation(4 * BLOCK_SIZE)[:TOKENS].astype(np.int32)
@@ -55,37 +55,28 @@ def _check_rope(
             keys, values = bench.device.empty(shape, "u32"), bench.device.empty(shape, "u32")
             step = ops.rope_kv_write(
                 bench.kernels,
-                bench.put(qkv.reshape(TOKENS, -1)),
+                _heads(bench, model, qkv),
                 q,
                 keys,
                 values,
                 bench.ints(positions),
                 bench.ints(slots),
-                bench.put(cos),
-                bench.put(sin),
-                None if q_norm is None else bench.put(q_norm),
-                None if k_norm is None else bench.put(k_norm),
+                twin.upload(bench, model),
+                bench.count(0),
                 bench.count(TOKENS),
                 rows=TOKENS,
                 num_heads=heads,
                 num_kv_heads=kv_heads,
                 head_dim=head_dim,
-                rope_dim=spec.rope_dim,
-                pairing=spec.rope_pairing,
-                eps=spec.norm_eps,
             )
             made.extend(bench.run(step, q, keys, values))
         return made
 
-    def rotated(x: F32, norm: F32 | None) -> F32:
-        x = x if norm is None else reference.rms_norm(x, norm, spec.norm_eps)
-        return reference.rope(x, positions, cos, sin, spec.rope_pairing)
-
     def queries() -> Pair:
-        return device()[0], rotated(qkv[:, :heads], q_norm)
+        return device()[0], twin.queries(qkv[:, :heads], positions)
 
     def keys() -> Pair:
-        expected = rotated(qkv[:, heads : heads + kv_heads], k_norm)
+        expected = twin.keys(qkv[:, heads : heads + kv_heads], positions)
         return device()[1].view(np.float16)[slots], expected
 
     def values() -> Pair:
@@ -95,6 +86,55 @@ def _check_rope(
     yield compare("rope_kv_write q", "F32", shape.format(heads), "float", queries)
     yield compare("rope_kv_write k", "F16", shape.format(kv_heads), "f16", keys)
     yield compare("rope_kv_write v", "F16", shape.format(kv_heads), "f16", values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rotation:
+    """A layer's norms of q and k and their rotation, in NumPy."""
+
+    cos: F32
+    sin: F32
+    pairing: ops.Pairing
+    q_norm: F32 | None
+    k_norm: F32 | None
+    eps: float
+
+    @classmethod
+    def of_layer(cls, model: ModelFile, index: int) -> _Rotation:
+        spec, layer = model.spec, model.tensors.layers[index]
+        base, scale = spec.layers[index].rope_base, spec.layers[index].rope_scale
+        factors = _vector(model, model.tensors.rope_factors)
+        cos, sin = rope_tables(spec.rope_dim, base, scale, factors, POSITIONS)
+        norms = (_vector(model, layer.q_norm), _vector(model, layer.k_norm))
+        return cls(cos, sin, spec.rope_pairing, *norms, spec.norm_eps)
+
+    def upload(self, bench: Workbench, model: ModelFile) -> ops.Rotation:
+        return ops.Rotation(
+            bench.put(self.cos),
+            bench.put(self.sin),
+            model.spec.rope_dim,
+            self.pairing,
+            None if self.q_norm is None else bench.put(self.q_norm),
+            None if self.k_norm is None else bench.put(self.k_norm),
+            self.eps,
+        )
+
+    def queries(self, x: F32, positions: NDArray[np.int32]) -> F32:
+        return self._rotated(x, self.q_norm, positions)
+
+    def keys(self, x: F32, positions: NDArray[np.int32]) -> F32:
+        return self._rotated(x, self.k_norm, positions)
+
+    def _rotated(self, x: F32, norm: F32 | None, positions: NDArray[np.int32]) -> F32:
+        x = x if norm is None else reference.rms_norm(x, norm, self.eps)
+        return reference.rope(x, positions, self.cos, self.sin, self.pairing)
+
+
+def _heads(bench: Workbench, model: ModelFile, qkv: F32) -> ops.Heads:
+    """Heads (T, H + 2 KVH, hd) on the device; v apart, as where it has a type of its own."""
+    spec, flat = model.spec, qkv.reshape(len(qkv), -1)
+    column = (spec.num_heads + spec.num_kv_heads) * spec.head_dim
+    return ops.Heads(bench.put(flat[:, :column]), bench.put(flat[:, column:]), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,59 +163,98 @@ def _paged(bench: Workbench, model: ModelFile, contexts: tuple[int, ...]) -> Pag
 
 def check_attention(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     """Decode and prefill attention for every window among the layers, over contexts longer than it."""
-    for window in sorted({layer.window for layer in model.spec.layers}):
+    spec, layers = model.spec, model.tensors.layers
+    types = {layer.o.type in FLOAT_TYPES for layer in layers}
+    forms = {"float" if is_float or spec.head_dim % QUANT_RUN else "int8" for is_float in types}
+    windows = {layer.window: index for index, layer in enumerate(spec.layers)}
+    for window, index in sorted(windows.items()):
         contexts = (*CONTEXTS, window + 40) if window else CONTEXTS
-        yield _check_decode(bench, model, contexts, window)
+        sizes = {"rows": len(contexts), "num_kv_heads": spec.num_kv_heads}
+        splits = {ops.decode_splits(bench.device, context=n, **sizes) for n in (1, 1 << 20)}
+        for count in sorted(splits):
+            for form in sorted(forms | {"float"}):  # beside prefill rows it is always float
+                yield _check_decode(bench, model, contexts, index, count, form)
         yield _check_prefill(bench, model, max(contexts), window)
 
 
 def _check_decode(
-    bench: Workbench, model: ModelFile, contexts: tuple[int, ...], window: int
+    bench: Workbench,
+    model: ModelFile,
+    contexts: tuple[int, ...],
+    index: int,
+    splits: int,
+    form: str,
 ) -> Check:
+    """One new token a row: what attends, given that its key and value reach the cache too."""
     spec, rows = model.spec, len(contexts)
-    splits = ops.decode_splits(bench.device, rows=rows, num_kv_heads=spec.num_kv_heads)
+    heads, kv_heads, head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
+    window, twin = spec.layers[index].window, _Rotation.of_layer(model, index)
 
     def run() -> Pair:
         paged = _paged(bench, model, contexts)
-        q = bench.normal(rows, spec.num_heads, spec.head_dim)
-        y = bench.poisoned(*q.shape)
+        qkv = bench.normal(rows, heads + 2 * kv_heads, head_dim)
+        newest = np.array(contexts, np.int32) - 1
+        y: Any = bench.poisoned(rows, heads, head_dim)
+        if form == "int8":
+            y = activations(bench.device, rows, heads * head_dim)
         partial = ops.decode_partial_shape(
-            rows=rows, num_heads=spec.num_heads, head_dim=spec.head_dim, splits=splits
+            rows=rows, num_heads=heads, head_dim=head_dim, splits=splits
         )
         steps = ops.attention_decode(
             bench.kernels,
-            bench.put(q),
+            _heads(bench, model, qkv),
             paged.key_words,
             paged.value_words,
             bench.ints(paged.block_tables),
             bench.ints(contexts),
+            twin.upload(bench, model),
             bench.poisoned(*partial),
             y,
             bench.count(rows),
             rows=rows,
-            num_heads=spec.num_heads,
-            num_kv_heads=spec.num_kv_heads,
-            head_dim=spec.head_dim,
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            head_dim=head_dim,
             block_size=BLOCK_SIZE,
             window=window,
             scale=spec.attention_scale,
             splits=splits,
         )
+        outputs = (paged.key_words, paged.value_words)
+        if form == "int8":
+            found = read_quantized(bench, steps, y)
+            keys, values = bench.run([], *outputs)
+        else:
+            found, keys, values = bench.run(steps, y, *outputs)
+        slots = paged.block_tables[np.arange(rows), newest // BLOCK_SIZE] * BLOCK_SIZE
+        slots += newest % BLOCK_SIZE
+        caches: list[F32] = []
+        for words, before, new in (
+            (keys, paged.keys, twin.keys(qkv[:, heads:-kv_heads], newest)),
+            (values, paged.values, qkv[:, -kv_heads:]),
+        ):
+            cache = words.view(np.float16).reshape(before.shape).astype(np.float32)
+            if relative_error(cache[slots], new) > TOLERANCE["f16"]:
+                raise ValueError("new keys or values are wrong in the cache")
+            caches.append(cache)
         expected = reference.paged_attention(
-            q,
-            paged.keys,
-            paged.values,
+            twin.queries(qkv[:, :heads], newest),
+            caches[0],
+            caches[1],
             paged.block_tables,
             np.arange(rows + 1, dtype=np.int32),
-            np.array(contexts, np.int32) - 1,
+            newest,
             BLOCK_SIZE,
             window,
             spec.attention_scale,
         )
-        return bench.run(steps, y)[0], expected
+        if form == "float":
+            return found, expected
+        return found, decoded(*reference.quantize_q8(expected.reshape(rows, -1)))
 
-    shape = f"{rows} rows, context {max(contexts)}, window {window or 'all'}"
-    return compare("attention_decode", "F16", shape, "float", run)
+    shape = f"{rows} rows, context {max(contexts)}, window {window or 'all'}, {splits} splits"
+    kind = "float" if form == "float" else "int8_round"
+    return compare("attention_decode", "F16" if form == "float" else "int8", shape, kind, run)
 
 
 def _check_prefill(bench: Workbench, model: ModelFile, context: int, window: int) -> Check:

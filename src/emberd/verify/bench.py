@@ -63,7 +63,7 @@ def decoded(q: NDArray[np.int8], scale: F32) -> F32:
 
 
 def read_quantized(
-    bench: Workbench, steps: Dispatch, activations: QuantizedActivations
+    bench: Workbench, steps: Dispatch | Sequence[Dispatch], activations: QuantizedActivations
 ) -> NDArray[np.float32]:
     """Run a quantizing kernel; the values that its output stands for."""
     words, scales = bench.run(steps, activations.q, activations.scales)

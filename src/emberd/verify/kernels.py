@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..runtime.device import Device
 from .attention import check_attention, check_rope
 from .bench import F32, Workbench, decoded, read_quantized
 from .check import Check, compare
+from .fused import check_fused
 from .linear import check_embedding, check_products
 from .sampling import check_sampler
 
@@ -35,10 +36,10 @@ def check_kernels(device: Device, path: Path) -> Iterator[Check]:
         yield from check_norms(bench, model)
         yield from check_post_norm(bench, model)
         yield from check_products(bench, model)
+        yield from check_fused(bench, model)
         yield from check_rope(bench, model)
         yield from check_attention(bench, model)
         yield from check_activation(bench, model)
-        yield from check_head(bench, model)
         yield from check_sampler(bench, model.spec.vocab_size)
     finally:
         model.close()
@@ -50,8 +51,8 @@ def check_norms(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     weight = _vector(model, layer.attention_norm)
     shape = f"{TOKENS}×{spec.hidden_size}"
     sizes = {"rows": TOKENS, "width": spec.hidden_size}
-    x = bench.normal(TOKENS, spec.hidden_size) * np.float32(3)
-    expected = reference.rms_norm(x, weight, spec.norm_eps)
+    all_rows = bench.normal(TOKENS + 2, spec.hidden_size) * np.float32(3)
+    picked = bench.rng.integers(0, len(all_rows), TOKENS).astype(np.int32)
     readers = [
         info
         for item in model.tensors.layers
@@ -59,24 +60,38 @@ def check_norms(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     ]
     readers.append(model.tensors.output)
 
-    def plain() -> Pair:
-        y = bench.poisoned(TOKENS, spec.hidden_size)
-        step = ops.rms_norm(
-            bench.kernels, bench.put(x), bench.put(weight), y, eps=spec.norm_eps, **sizes
-        )
-        return bench.run(step, y)[0], expected
+    def cases(indices: NDArray[np.int32] | None) -> tuple[Callable[[], Pair], Callable[[], Pair]]:
+        x = all_rows[:TOKENS] if indices is None else all_rows
+        expected = reference.rms_norm(all_rows[:TOKENS], weight, spec.norm_eps)
+        if indices is not None:
+            expected = reference.rms_norm(all_rows[indices], weight, spec.norm_eps)
 
-    def quantizing() -> Pair:
-        out = linear.activations(bench.device, TOKENS, spec.hidden_size)
-        step = linear.rms_norm_quantize(
-            bench.kernels, bench.put(x), bench.put(weight), out, eps=spec.norm_eps, **sizes
-        )
-        return read_quantized(bench, step, out), decoded(*reference.quantize_q8(expected))
+        def inputs() -> tuple[Any, Any, Any]:
+            given = None if indices is None else bench.ints(indices)
+            return bench.put(x), bench.put(weight), given
 
-    if any(_is_float(info) for info in readers):
-        yield compare("rms_norm", "F32", shape, "float", plain)
-    if not all(_is_float(info) for info in readers):
-        yield compare("rms_norm_quantize", "int8", shape, "int8_round", quantizing)
+        def plain() -> Pair:
+            x, w, given = inputs()
+            y = bench.poisoned(TOKENS, spec.hidden_size)
+            step = ops.rms_norm(bench.kernels, x, w, y, given, eps=spec.norm_eps, **sizes)
+            return bench.run(step, y)[0], expected
+
+        def quantizing() -> Pair:
+            x, w, given = inputs()
+            out = linear.activations(bench.device, TOKENS, spec.hidden_size)
+            step = linear.rms_norm_quantize(
+                bench.kernels, x, w, out, given, eps=spec.norm_eps, **sizes
+            )
+            return read_quantized(bench, step, out), decoded(*reference.quantize_q8(expected))
+
+        return plain, quantizing
+
+    for rows, (plain, quantizing) in (("all", cases(None)), ("chosen", cases(picked))):
+        if any(_is_float(info) for info in readers):
+            yield compare("rms_norm", "F32", f"{shape} {rows} rows", "float", plain)
+        if not all(_is_float(info) for info in readers):
+            label = f"{shape} {rows} rows"
+            yield compare("rms_norm_quantize", "int8", label, "int8_round", quantizing)
 
 
 def check_post_norm(bench: Workbench, model: ModelFile) -> Iterator[Check]:
@@ -139,22 +154,6 @@ def check_activation(bench: Workbench, model: ModelFile) -> Iterator[Check]:
         yield compare("silu_mul_quantize", "int8", shape, "int8_round", quantizing)
     if not all(_is_float(layer.o) for layer in layers):
         yield compare("quantize_q8", "int8", f"{TOKENS}×{width}", "int8_round", attended)
-
-
-def check_head(bench: Workbench, model: ModelFile) -> Iterator[Check]:
-    """Picking the rows that get logits."""
-    width = model.spec.hidden_size
-
-    def run() -> Pair:
-        x = bench.normal(TOKENS, width)
-        rows = np.array([4, 0, 2], np.int32)
-        y = bench.poisoned(len(rows), width)
-        step = ops.gather_rows(
-            bench.kernels, bench.put(x), bench.ints(rows), y, rows=len(rows), width=width
-        )
-        return bench.run(step, y)[0], x[rows]
-
-    yield compare("gather_rows", "F32", f"3×{width}", "float", run)
 
 
 def _vector(model: ModelFile, info: TensorInfo) -> F32:

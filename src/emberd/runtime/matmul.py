@@ -1,0 +1,147 @@
+"""Products of many tokens with a weight matrix, by tiles in workgroup memory.
+
+Knows tensors, weight types and what a device allows a workgroup; no layer, no model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .activations import QuantizedActivations
+from .device import Device, Tensor
+from .kernel import Dispatch, Kernels
+from .weights import WeightMatrix
+
+LANE_ROWS = 4
+"""Weight rows of a lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulTile:
+    """A workgroup makes `tokens` x `rows` outputs, a lane `lane_tokens` (4 or 8) x 4 of them.
+
+    `runs` runs of columns (32 of a quant type, 8 of a float type) are in workgroup memory at a time, shared
+    by `slices` sets of lanes. `ahead`: the next ones are read while these are multiplied, never (0), for types
+    that take few registers for it (1), always (2).
+    """
+
+    tokens: int
+    rows: int
+    lane_tokens: int
+    runs: int = 2
+    slices: int = 1
+    ahead: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.lane_tokens in (4, 8) and self.tokens % self.lane_tokens == 0, self
+        assert self.rows % LANE_ROWS == 0 and self.runs % 2 == 0, self
+        assert self.runs == self.slices or self.runs % (2 * self.slices) == 0, self
+        # What a lane brings to the tile is written out in the kernel: four words of x, two units of weights.
+        assert self.tokens * 2 * self.runs <= 4 * self.workgroup, self
+        assert self.rows * self.runs <= 2 * self.workgroup, self
+
+    @property
+    def workgroup(self) -> int:
+        return self.tokens // self.lane_tokens * (self.rows // LANE_ROWS) * self.slices
+
+    @property
+    def memory(self) -> int:
+        """Bytes of workgroup memory, as `matmul.wgsl` lays it out for a type that needs all of it."""
+        cells = self.runs * (self.tokens // 4 + self.rows // 4 + 4)
+        return cells * (9 * 16 + 2 * 16) + 16 * (self.workgroup if self.slices > 1 else 1)
+
+    def fits(self, device: Device) -> bool:
+        return (
+            self.workgroup <= device.max_workgroup_size
+            and self.memory <= device.max_workgroup_bytes
+        )
+
+    def workgroups(self, tokens: int, rows: int) -> int:
+        return -(-tokens // self.tokens) * -(-rows // self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulTable:
+    """Which tile serves a product, for a tuner to choose from.
+
+    `tiles`, each with the workgroups that it takes to keep a device busy, go from the one that does most with
+    what it reads to the one that makes most workgroups. The first that makes enough of them is taken, else
+    the last; those that would be half empty are left out.
+    """
+
+    tiles: tuple[tuple[int, MatmulTile], ...]  # least workgroups
+
+    def tile(self, tokens: int, rows: int) -> MatmulTile:
+        fitting = [entry for entry in self.tiles if entry[1].tokens < 2 * tokens]
+        for least, tile in fitting:
+            if tile.workgroups(tokens, rows) >= least:
+                return tile
+        return (fitting or self.tiles)[-1][1]
+
+
+MATMUL_TILES = (
+    (128, MatmulTile(64, 64, 8)),
+    (96, MatmulTile(32, 64, 8, runs=4, slices=4, ahead=2)),
+    (72, MatmulTile(32, 32, 4, runs=8, slices=8, ahead=2)),
+    (72, MatmulTile(32, 32, 4)),  # where a workgroup has little memory
+    (1, MatmulTile(32, 16, 4, runs=16, slices=8, ahead=1)),
+)
+"""Measured on an H200, docs/performance.md; its 132 cores take one to four of these workgroups each."""
+
+
+def default_matmul_table(device: Device) -> MatmulTable:
+    """The tiles that the device can hold, before any tuning."""
+    return MatmulTable(tuple(entry for entry in MATMUL_TILES if entry[1].fits(device)))
+
+
+def tiled_matmul(
+    kernels: Kernels,
+    weight: WeightMatrix,
+    x: QuantizedActivations | Tensor,
+    y: Tensor,
+    *,
+    rows: int,
+    count: Tensor,
+    bias: Tensor | None,
+    accumulate: bool,
+    column: int,
+    table: MatmulTable,
+) -> list[Dispatch]:
+    """`linear.matmul` for any number of tokens; x has its norm done."""
+    assert isinstance(x, Tensor) or x.norm is None, "only matvec finishes a norm"
+    inputs = (x,) if isinstance(x, Tensor) else (x.q, x.scales)
+    tile = table.tile(rows, weight.rows)
+    kernel = kernels.get(
+        "matmul",
+        {
+            "weight": weight.type.name.lower(),
+            "bias": "no_bias" if bias is None else "bias",
+            "operand": "tile_int8" if weight.is_quantized else "tile_float",
+        },
+        TILE_TOKENS=tile.tokens,
+        TILE_ROWS=tile.rows,
+        GROUPS=tile.lane_tokens // 4,
+        RUNS=tile.runs,
+        SLICES=tile.slices,
+        AHEAD=tile.ahead,
+        WG=tile.workgroup,
+        ACCUMULATE=accumulate,
+    )
+    dispatches = []
+    for part in weight.parts:
+        row_tiles = -(-part.rows // tile.rows)
+        folds = -(-row_tiles // kernels.device.max_grid)
+        dispatches.append(
+            kernels.dispatch(
+                kernel,
+                [*part.tensors, *inputs, *([] if bias is None else [bias]), count, y],
+                (-(-row_tiles // folds), -(-rows // tile.tokens), folds),
+                units=weight.cols // (32 if weight.is_quantized else 8),
+                num_rows=part.rows,
+                first_row=part.first_row,
+                column=column + part.first_row,
+                y_width=y.shape[1],
+                tokens=rows,
+            )
+        )
+    return dispatches

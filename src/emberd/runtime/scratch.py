@@ -1,0 +1,73 @@
+"""The forward pass's activations on the GPU, and views of their first rows.
+
+Knows a model's sizes; no kernel and no order of steps.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..gguf.spec import ModelSpec
+from . import ops
+from .activations import activations
+from .device import Device, Tensor
+from .model import ModelWeights
+
+
+class Scratch:
+    """Activations, allocated once for the largest step; plans take views of their first rows."""
+
+    def __init__(
+        self, device: Device, weights: ModelWeights, max_tokens: int, max_rows: int
+    ) -> None:
+        spec = weights.spec
+        width, heads = spec.hidden_size, spec.num_heads * spec.head_dim
+        kv = spec.num_kv_heads * spec.head_dim
+        self.hidden = device.empty((max_tokens, width), label="hidden")
+        self.normed = device.empty((max_tokens, width), label="normed")
+        self.normed_q8 = activations(device, max_tokens, width)
+        self.next_input = activations(device, max_tokens, width, pending_eps=spec.norm_eps)
+        self.qkv = device.empty((max_tokens, heads + 2 * kv), label="qkv")
+        # v of its own type goes to its own buffer: dispatches that write one buffer wait for each other.
+        self.v = device.empty((max_tokens, kv), label="v")
+        self.q = device.empty((max_tokens, spec.num_heads, spec.head_dim), label="q")
+        self.attended = device.empty(self.q.shape, label="attended")
+        self.attended_q8 = activations(device, max_tokens, heads)
+        self.partial = device.empty((_partial_elements(device, spec, max_rows),), label="partial")
+        self.gate_up = device.empty((max_tokens, 2 * spec.ffn_size), label="gate_up")
+        self.activated = device.empty((max_tokens, spec.ffn_size), label="activated")
+        self.activated_q8 = activations(device, max_tokens, spec.ffn_size)
+        self.projected = device.empty((max_tokens, width), label="projected")
+        self.last_normed = device.empty((max_rows, width), label="last normed")
+        self.last_normed_q8 = activations(device, max_rows, width)
+        self.logits = device.empty((max_rows, spec.vocab_size), label="logits")
+
+
+def _partial_elements(device: Device, spec: ModelSpec, max_rows: int) -> int:
+    """Elements that decode attention's partial results take in the most demanding bucket."""
+    sizes = []
+    for rows in [1 << i for i in range(bucket(max_rows).bit_length())]:
+        splits = ops.decode_splits(
+            device, rows=rows, num_kv_heads=spec.num_kv_heads, context=spec.context_length
+        )
+        shape = ops.decode_partial_shape(
+            rows=rows, num_heads=spec.num_heads, head_dim=spec.head_dim, splits=splits
+        )
+        sizes.append(math.prod(shape))
+    return max(sizes)
+
+
+def bucket(count: int, least: int = 1) -> int:
+    """The smallest power of two that is at least `count` and `least`; 0 for 0."""
+    return 0 if count == 0 else max(least, 1 << (count - 1).bit_length())
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """(T, H, hd) seen as (T, H · hd)."""
+    shape = (tensor.shape[0], math.prod(tensor.shape[1:]))
+    return Tensor(tensor.buffer, shape, tensor.dtype, tensor.offset)
+
+
+def first_rows(tensor: Tensor, rows: int) -> Tensor:
+    """The tensor's first `rows` rows."""
+    return Tensor(tensor.buffer, (rows, *tensor.shape[1:]), tensor.dtype, tensor.offset)

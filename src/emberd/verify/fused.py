@@ -1,0 +1,149 @@
+"""Products with what follows them in one dispatch, on a model's own weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..gguf.dequant import dequantize
+from ..gguf.reader import TensorInfo
+from ..gguf.spec import ModelFile
+from ..reference import ops as reference
+from ..runtime import linear, matvec
+from ..runtime.activations import QUANT_RUN, PendingNorm, QuantizedActivations, activations
+from ..runtime.weights import FLOAT_TYPES, upload_matrix
+from .bench import F32, Workbench, decoded, read_quantized
+from .check import TOLERANCE, Check, compare, relative_error
+
+TOKENS = (1, 4, 7)
+MAX_ROWS = 256
+
+Pair = tuple[NDArray[Any], NDArray[Any]]
+
+
+def check_fused(bench: Workbench, model: ModelFile) -> Iterator[Check]:
+    """The products that a pending norm, the residual or the gated activation can join, once for each type."""
+    spec, layers = model.spec, model.tensors.layers
+    quantized = [layer for layer in layers if not _is_float(layer.q, layer.o, layer.down)]
+    outputs = {(m.type, m.shape[1]): m for layer in quantized for m in (layer.o, layer.down)}
+    readers = {m.type: m for layer in quantized for m in (layer.q, layer.k, layer.v)}
+    gates = {
+        layer.gate.type: (layer.gate, layer.up)
+        for layer in quantized
+        if layer.gate.type == layer.up.type and not _is_float(layer.gate)
+    }
+    for tokens in TOKENS:
+        if layers[0].post_attention_norm is None:
+            for info in outputs.values():
+                yield _check_output(bench, model, info, tokens)
+            for info in readers.values():
+                yield _check_pending(bench, model, info, tokens)
+        for pending in (False, True):
+            for gate, up in gates.values():
+                yield _check_gate_up(bench, model, gate, up, tokens, pending, spec.activation)
+
+
+def _check_output(bench: Workbench, model: ModelFile, info: TensorInfo, tokens: int) -> Check:
+    def run() -> Pair:
+        raw = model.file.rows(info)[:MAX_ROWS]
+        matrix = upload_matrix(bench.device, [(raw, info.type)])
+        x_q8, x = bench.quantized(bench.normal(tokens, matrix.cols))
+        before, weight = bench.normal(tokens, matrix.rows), bench.normal(matrix.rows)
+        hidden = bench.put(before)
+        out = activations(bench.device, tokens, matrix.rows, model.spec.norm_eps)
+        step = matvec.output_quantize(
+            bench.kernels,
+            matrix,
+            x_q8,
+            hidden,
+            bench.put(weight),
+            out,
+            rows=tokens,
+            count=bench.count(tokens),
+            table=linear.default_table(bench.device).matvec,
+        )
+        found = bench.run(step, hidden)[0]
+        product = x.astype(np.float64) @ dequantize(raw, info.type).T.astype(np.float64)
+        if relative_error(found, before + product) > TOLERANCE["int8_twin"]:
+            return found, before + product
+        assert out.norm is not None
+        squares = bench.run([], out.norm.squares)[0]
+        sums = (found**2).reshape(tokens, -1, QUANT_RUN).sum(axis=2)
+        if relative_error(squares, sums) > TOLERANCE["float"]:
+            return squares, sums
+        return read_quantized(bench, [], out), decoded(*reference.quantize_q8(found * weight))
+
+    shape = f"{tokens}×{info.shape[1]} · {info.shape[0]}×{info.shape[1]} +=, int8"
+    return compare("matvec residual", info.type.name, shape, "int8_round", run)
+
+
+def _check_pending(bench: Workbench, model: ModelFile, info: TensorInfo, tokens: int) -> Check:
+    def run() -> Pair:
+        raw = model.file.rows(info)[:MAX_ROWS]
+        matrix = upload_matrix(bench.device, [(raw, info.type)])
+        x_q8, x = _input(bench, tokens, matrix.cols, model.spec.norm_eps, pending=True)
+        y = bench.poisoned(tokens, matrix.rows)
+        steps = linear.matmul(
+            bench.kernels, matrix, x_q8, y, rows=tokens, count=bench.count(tokens)
+        )
+        return bench.run(steps, y)[0], x @ dequantize(raw, info.type).T.astype(np.float64)
+
+    shape = f"{tokens}×{info.shape[1]} · {info.shape[0]}×{info.shape[1]}"
+    return compare("matvec norm", info.type.name, shape, "int8_twin", run)
+
+
+def _check_gate_up(
+    bench: Workbench,
+    model: ModelFile,
+    gate: TensorInfo,
+    up: TensorInfo,
+    tokens: int,
+    pending: bool,
+    activation: Any,
+) -> Check:
+    def run() -> Pair:
+        raws = [model.file.rows(info)[:MAX_ROWS] for info in (gate, up)]
+        matrix = upload_matrix(bench.device, [(raw, gate.type) for raw in raws])
+        x_q8, x = _input(bench, tokens, matrix.cols, model.spec.norm_eps, pending)
+        out = activations(bench.device, tokens, matrix.rows // 2)
+        step = matvec.gate_up_quantize(
+            bench.kernels,
+            matrix,
+            x_q8,
+            out,
+            rows=tokens,
+            count=bench.count(tokens),
+            activation=activation,
+            table=linear.default_table(bench.device).matvec,
+        )
+        halves = [(x @ dequantize(raw, gate.type).T).astype(np.float32) for raw in raws]
+        product = reference.silu_mul if activation == "silu" else reference.gelu_mul
+        return read_quantized(bench, step, out), decoded(
+            *reference.quantize_q8(product(halves[0], halves[1]))
+        )
+
+    shape = f"{tokens}×{gate.shape[1]} · 2×{gate.shape[0]}×{gate.shape[1]} {activation}"
+    name = "matvec gate up norm" if pending else "matvec gate up"
+    return compare(name, gate.type.name, shape, "int8_round", run)
+
+
+def _input(
+    bench: Workbench, tokens: int, width: int, eps: float, pending: bool
+) -> tuple[QuantizedActivations, NDArray[np.float64]]:
+    """int8 activations, with the norm's 1 / rms pending or done, and the values that they stand for."""
+    hidden: F32 = bench.normal(tokens, width)
+    x_q8, x = bench.quantized(hidden * bench.normal(width))
+    values: NDArray[np.float64] = x.astype(np.float64)
+    if not pending:
+        return x_q8, values
+    squares = (hidden**2).reshape(tokens, -1, QUANT_RUN).sum(axis=2)
+    rms = np.sqrt((hidden.astype(np.float64) ** 2).mean(axis=1, keepdims=True) + eps)
+    return replace(x_q8, norm=PendingNorm(bench.put(squares), eps)), values / rms
+
+
+def _is_float(*infos: TensorInfo) -> bool:
+    return any(info.type in FLOAT_TYPES for info in infos)
