@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import re
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from emberd.config import Config
@@ -36,7 +38,7 @@ def body_of(trigger: str, **fields: Any) -> Json:
 def post(site: Site, path: str, *bodies: Json, **headers: str) -> list[httpx.Response]:
     async def work() -> list[httpx.Response]:
         async with site.client(**headers) as client:
-            return [await client.post(path, json=body) for body in bodies]
+            return [await client.post(path, content=json.dumps(body)) for body in bodies]
 
     return run(work())
 
@@ -267,6 +269,13 @@ def test_a_call_that_the_token_limit_cuts_ends_by_max_tokens_an08(tmp_path: Path
     assert answer["content"][1]["input"] == {}
 
 
+def test_a_call_counts_for_more_than_a_stop_sequence_behind_it(tmp_path: Path) -> None:
+    calls = [*CALLS[:7], " Stop here."]
+    body = body_of("1", tools=[TOOL], stop_sequences=["Stop"])
+    answer = post(thinking_site(tmp_path, {"1": calls}), MESSAGES, body)[0].json()
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("tool_use", None)
+
+
 def test_no_call_where_tool_choice_is_none(tmp_path: Path) -> None:
     body = body_of("1", tools=[TOOL], tool_choice={"type": "none"})
     answer = post(thinking_site(tmp_path, {"1": CALLS}), MESSAGES, body)[0].json()
@@ -377,6 +386,87 @@ def test_wrong_requests_are_refused_by_field_an22(
     assert f"'{named}'" in answer["error"]["message"]
     assert answer["request_id"] == response.headers["request-id"]
     assert not any(worker.requests for worker in site.workers)
+
+
+EVERYTHING: Json = {
+    "model": "tiny",
+    "max_tokens": 5,
+    "system": [{"type": "text", "text": "s"}],
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "x"}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "t", "signature": "g"},
+                {"type": "tool_use", "id": "1", "name": "w", "input": {"p": 1}},
+                {"type": "server_tool_use", "id": "2", "name": "web_search", "input": {}},
+                {"type": "web_search_tool_result", "tool_use_id": "2", "content": [{"title": "T"}]},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "1",
+                    "content": [{"type": "text", "text": "r"}],
+                },
+                {"type": "document", "title": "D", "source": {"type": "text", "data": "d"}},
+                {"type": "search_result", "title": "S", "content": [{"type": "text", "text": "a"}]},
+            ],
+        },
+    ],
+    "tools": [{"name": "w", "input_schema": {"type": "object", "properties": {"p": {}}}}],
+    "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+    "thinking": {"type": "enabled", "budget_tokens": 5},
+    "output_config": {"effort": "low"},
+    "stop_sequences": ["z"],
+}
+JUNK: list[Any] = [
+    None,
+    0,
+    -1,
+    1.5,
+    True,
+    "",
+    "text",
+    [],
+    {},
+    [[]],
+    [{}],
+    {"type": []},
+    "\ud800",
+    10**30,
+]
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every container of `value` with each of its keys."""
+    keys = (
+        range(len(value)) if isinstance(value, list) else value if isinstance(value, dict) else ()
+    )
+    return [(value, key) for key in keys] + [p for key in keys for p in places(value[key])]
+
+
+def test_no_junk_anywhere_in_a_body_is_more_than_a_400_k36(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    bodies = []
+    for _ in range(150):
+        body = copy.deepcopy(EVERYTHING)
+        found = places(body)
+        holder, key = found[rng.integers(len(found))]
+        holder[key] = copy.deepcopy(JUNK[rng.integers(len(JUNK))])
+        bodies.append(body)
+    whole = post(thinking_site(tmp_path, {"a": ["Yes"]}), MESSAGES, EVERYTHING)[0]
+    assert whole.status_code == 200, whole.text
+    for path in (MESSAGES, COUNT):
+        site = thinking_site(tmp_path / path.rpartition("/")[2], {"a": ["Yes"]})
+        for body, response in zip(bodies, post(site, path, *bodies), strict=True):
+            assert response.status_code in (200, 400, 404), (body, response.text)
+            if response.status_code != 200:
+                assert set(response.json()) == {"type", "error", "request_id"}
+                assert len(response.text) < 1000
 
 
 def test_a_prompt_that_is_too_long_says_so_in_the_words_agents_know_ht31(

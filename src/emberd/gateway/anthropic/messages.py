@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -177,7 +178,8 @@ def _text_of(block: Any, path: str) -> str:
         case "tool_reference":
             return _string(block, "tool_name", path)
     raise BadRequestError(
-        f"'{path}' is of type {kind!r}; this model takes text, and blocks that hold text", path
+        f"'{path}' is of type {reprlib.repr(kind)}; this model takes text, and blocks that hold text",
+        path,
     )
 
 
@@ -190,7 +192,7 @@ def _document(block: Json, path: str) -> str:
         text = _texts(source, "content", f"{path}.source")
     else:
         raise BadRequestError(
-            f"'{path}.source' is of type {kind!r}; send the document's text (type 'text')",
+            f"'{path}.source' is of type {reprlib.repr(kind)}; send the document's text (type 'text')",
             f"{path}.source",
         )
     lines = [block.get("title"), block.get("context"), text]

@@ -68,10 +68,9 @@ class Answer:
         }
 
     def _ending(self, ending: Finish, generation: Generation) -> Json:
-        return {
-            "stop_reason": self._stop_reason(ending, generation),
-            "stop_sequence": ending.stop_sequence,
-        }
+        reason = self._stop_reason(ending, generation)
+        matched = ending.stop_sequence if reason == "stop_sequence" else None
+        return {"stop_reason": reason, "stop_sequence": matched}
 
     def _stop_reason(self, ending: Finish, generation: Generation) -> str:
         if ending.reason == "tool_calls":
