@@ -404,8 +404,10 @@ def test_a_model_that_cannot_think_ol10(site: Sites) -> None:
     assert refused.json()["error"]["param"] == "think"
     for fields in ({"think": False}, {"think": None}, {}):
         assert ollama(site, "calls", "p", **fields)["done"]
-    for fields in ({"reasoning_effort": "high"}, {"thinking": {"type": "enabled"}}):
-        assert whole(site, "calls", "p", **fields)["choices"]
+    for fields in ({"reasoning_effort": "high"}, {"thinking": {"type": "enabled"}, "user": "u"}):
+        (answer,) = site.post(CHAT, body("calls", "p", **fields))
+        assert answer.json()["choices"]
+        assert set(answer.headers["x-emberd-ignored"].split(", ")) == set(fields)
 
 
 @pytest.mark.parametrize("fields", [{"reasoning_effort": "much"}, {"think": "a bit"}])
@@ -453,3 +455,65 @@ def test_past_reasoning_reaches_the_template_under_its_own_name_oc04(
             ]
             site.post(path, {"model": model, "messages": history, "stream": False})
             assert site.prompt == "Rba"
+
+
+@pytest.mark.parametrize(
+    ("mark", "controls", "script"),
+    [
+        ("[TOOL_CALLS]", ["[TOOL_CALLS]", "[ARGS]"], ["Sure.", 0, "w", 1, '{"p": "a"}']),
+        (
+            "<|channel|><|message|>",
+            ["<|channel|>", "<|message|>", "<|call|>"],
+            [0, "commentary to=functions.w json", 1, '{"p": ', '"a"}', 2],
+        ),
+    ],
+)
+def test_tags_that_are_control_tokens_k07(
+    make_site: MakeSite, tmp_path: Path, mark: str, controls: list[str], script: list[Any]
+) -> None:
+    """They have no text of their own, but calls are found by them; without tools they stay hidden."""
+    num_pieces = sum(isinstance(item, str) and len(item) > 1 for item in script)
+    items = [256 + num_pieces + item if isinstance(item, int) else item for item in script]
+    metadata = {"tokenizer.chat_template": f"{{# {mark} #}}{{% if tools %}}{{% endif %}}{MESSAGES}"}
+    script_model(
+        tmp_path / "m.gguf",
+        {"c": items},
+        control=controls,
+        context_length=CONTEXT,
+        metadata=metadata,
+    )
+    site = Sites(lambda: make_site(models_dir=tmp_path))
+    choice = whole(site, "m", "c", tools=[TOOL])["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"] == {"name": "w", "arguments": '{"p": "a"}'}
+    assert choice["message"]["content"] == ("Sure." if "Sure." in script else None)
+    assert "<|" not in (text := whole(site, "m", "c")["choices"][0]["message"]["content"])
+    assert "[" not in text
+
+
+def test_ids_fit_templates_that_want_nine_characters(make_site: MakeSite, tmp_path: Path) -> None:
+    """Mistral's templates refuse others: call and result keep the same one."""
+    template = (
+        "{% for m in messages %}{% set i = m.tool_call_id or (m.tool_calls or [{}])[0].id or '.' * 9 %}"
+        "{% if i | length != 9 %}{{ raise_exception('nine') }}{% endif %}{{ i }}{{ m.content }}{% endfor %}"
+    )
+    metadata = {"tokenizer.chat_template": template}
+    script_model(tmp_path / "m.gguf", {"a": ["x"]}, context_length=CONTEXT, metadata=metadata)
+    site = Sites(lambda: make_site(models_dir=tmp_path))
+    call = {
+        "id": "call_" + "x" * 24,
+        "type": "function",
+        "function": {"name": "w", "arguments": "{}"},
+    }
+    messages = [
+        {"role": "system", "content": "s"},
+        {"role": "assistant", "content": "b", "tool_calls": [call]},
+        {"role": "tool", "content": "r", "tool_call_id": call["id"]},
+        {"role": "user", "content": "a"},
+    ]
+    (answer,) = site.post(CHAT, {"model": "m", "messages": messages})
+    assert answer.status_code == 200, answer.text
+    system, asked, result, user = (site.prompt[i : i + 10] for i in range(0, 40, 10))
+    assert (system, user) == (".........s", ".........a")
+    assert asked[:9] == result[:9] and asked[9] + result[9] == "br"

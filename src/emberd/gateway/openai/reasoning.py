@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from ...text.reasoning import thinking_of
+from ..body import Json
 from ..conversation import ThinkingWish
 from .schema import ChatCompletionRequest
+
+_FIELDS = ("reasoning_effort", "reasoning", "think", "thinking", "thinking_token_budget")
 
 
 def thinking_wish(body: ChatCompletionRequest) -> ThinkingWish:
@@ -39,6 +43,11 @@ def thinking_wish(body: ChatCompletionRequest) -> ThinkingWish:
     if budget is not None and mode is None:
         mode = True
     return ThinkingWish(mode, effort, budget, required=bool(body.think), param=param)
+
+
+def unused_fields(raw: Json, template: str) -> list[str]:
+    """Fields about thinking that were sent to a model which does not think, so that they do nothing."""
+    return [] if thinking_of(template) else [name for name in _FIELDS if raw.get(name) is not None]
 
 
 def reasoning_names(body: ChatCompletionRequest, keys: tuple[str, ...]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from ..routing import documented, read_body, request_id_of, service_of
 from ..service import PromptIds, Wish
 from ..stream import EventStream, while_connected
 from .messages import template_messages
-from .reasoning import reasoning_names, thinking_wish
+from .reasoning import reasoning_names, thinking_wish, unused_fields
 from .schema import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -61,7 +61,11 @@ async def chat_completions(request: Request) -> Response:
     answer = Answer(
         ChatShape(reasoning_names(body, service_of(request).config.reasoning_keys)), body.model
     )
-    return await _respond(request, body, answer, generation, ignored_header(raw, type(body)))
+    headers = ignored_header(raw, type(body))
+    if unused := unused_fields(raw, generation.model.text.template.source):
+        known = headers.get("x-emberd-ignored")
+        headers["x-emberd-ignored"] = ", ".join([*([known] if known else []), *unused])
+    return await _respond(request, body, answer, generation, headers)
 
 
 @router.post("/completions", openapi_extra=documented(CompletionRequest))
