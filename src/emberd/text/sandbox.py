@@ -15,11 +15,20 @@ from typing import Any, NoReturn
 from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from .bounds import BoundedEnvironment, bounded
+
+MAX_FORMAT = 256
+"""Characters of a `strftime_now` format that are read."""
 
 
 class TemplateRefusedError(TemplateError):
     """A template's own `raise_exception`."""
+
+
+class _ImmutableEnvironment(BoundedEnvironment, ImmutableSandboxedEnvironment):
+    """Bounded, and lists and dicts stay as they are."""
 
 
 class _Generation(Extension):
@@ -35,12 +44,10 @@ class _Generation(Extension):
 
 def compiled(source: str, clock: Callable[[], datetime], *, may_append: bool) -> Template:
     """Raises what jinja2 raises. `may_append`: lists and dicts may be changed; give it copies then."""
-    environment = _environment(
-        SandboxedEnvironment if may_append else ImmutableSandboxedEnvironment
-    )
-    environment.filters["tojson"] = _tojson
+    environment = _environment(source, BoundedEnvironment if may_append else _ImmutableEnvironment)
+    environment.filters["tojson"] = bounded("tojson", _tojson)
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: clock().strftime(form)
+    environment.globals["strftime_now"] = lambda form: clock().strftime(form[:MAX_FORMAT])
     return environment.from_string(source)
 
 
@@ -48,13 +55,15 @@ def compiled(source: str, clock: Callable[[], datetime], *, may_append: bool) ->
 def variables_of(source: str) -> frozenset[str]:
     """Names that a template reads from outside; none where it does not parse."""
     try:
-        tree = _environment(ImmutableSandboxedEnvironment).parse(source)
+        tree = _environment(source, _ImmutableEnvironment).parse(source)
         return frozenset(meta.find_undeclared_variables(tree))
     except Exception:  # as in ChatTemplate: every use of such a template is refused there
         return frozenset()
 
 
-def _environment(kind: type[SandboxedEnvironment]) -> SandboxedEnvironment:
+def _environment(source: str, kind: type[BoundedEnvironment]) -> BoundedEnvironment:
+    if "{" * 9 in source:
+        raise TemplateError("nine braces in a row")  # jinja2's lexer takes for ever over long runs
     return kind(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
 
 

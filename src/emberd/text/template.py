@@ -16,6 +16,7 @@ from jinja2 import Template
 from jinja2.exceptions import SecurityError
 
 from ..errors import BadRequestError
+from .bounds import TemplateTimeoutError, time_limit
 from .guard import Guarded
 from .messages import Conversation, adaptations, check_depth, normalised, notation_count
 from .sandbox import TemplateRefusedError, compiled
@@ -83,6 +84,8 @@ class ChatTemplate:
                 break
             try:
                 prompt = self._render(adapted, variables)
+            except TemplateTimeoutError as error:
+                raise _bad_request([error]) from None
             except Exception as error:  # templates are programs: anything may come out of them
                 faults.append(error)
                 continue
@@ -98,13 +101,16 @@ class ChatTemplate:
         return compiled(self.source, self._clock, may_append=True)
 
     def _render(self, conversation: Conversation, variables: Mapping[str, Any]) -> str:
-        try:
-            return self._strict.render(messages=conversation, **variables)
-        except SecurityError:
-            # Some templates append to lists that they made. They may, on copies of what is not theirs.
-            return self._lenient.render(
-                messages=deepcopy(conversation), **deepcopy(dict(variables))
-            )
+        with time_limit():
+            try:
+                return self._strict.render(messages=conversation, **variables)
+            except TemplateTimeoutError:
+                raise
+            except SecurityError:
+                # Some templates append to lists that they made. They may, on copies of what is not theirs.
+                return self._lenient.render(
+                    messages=deepcopy(conversation), **deepcopy(dict(variables))
+                )
 
 
 def render_to_ids(
@@ -160,5 +166,10 @@ def _bad_request(faults: Sequence[Exception]) -> BadRequestError:
         if isinstance(fault, TemplateRefusedError):
             return BadRequestError(str(fault), "messages")
     return BadRequestError(
-        f"This model's chat template cannot render the conversation: {faults[0]}.", "messages"
+        f"This model's chat template cannot render the conversation: {_words(faults[0])}.",
+        "messages",
     )
+
+
+def _words(fault: Exception) -> str:
+    return str(fault) or type(fault).__name__

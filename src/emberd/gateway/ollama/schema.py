@@ -13,7 +13,7 @@ from ..body import Flag, Number, Schema, Text, Whole
 from ..conversation import ThinkingWish
 from ..sampling import MAX_PENALTY_WINDOW, Sampling
 
-_GO_TEMPLATE = re.compile(r"\{\{[^}]*(?<![\w'\"\])])[.$]")
+_GO_TEMPLATE = re.compile(r"\{\{[^{}]*(?<![\w'\"\])])[.$]")
 _MAX_STOPS = 64
 
 
