@@ -54,21 +54,27 @@ class PythonList:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._held = ""
+        self._named = False  # the first name is that of a tool
+        self._brackets = _Brackets()
 
     def push(self, text: str) -> tuple[list[Piece], str | None]:
+        for place, character in enumerate(text, 1):
+            if self._brackets.closed_by(character):
+                self._held += text[:place]
+                return self._pieces(), text[place:]
         self._held += text
-        if (end := _closing_bracket(self._held)) is not None:
-            return self._pieces(self._held[:end]), self._held[end:]
-        begun = re.fullmatch(rf"\s*\[?\s*({_NAME})?\s*(\(.*)?", self._held, re.DOTALL)
-        if begun is None or (begun[2] and begun[1] not in self._tools.schemas):
-            raise NotACallError
+        if not self._named:
+            begun = re.match(rf"\s*\[?\s*({_NAME})?\s*(\(|$)", self._held)
+            if begun is None or (begun[2] and begun[1] not in self._tools.schemas):
+                raise NotACallError
+            self._named = bool(begun[2])
         return [], None
 
     def finish(self) -> list[Piece]:
-        return self._pieces(self._held)
+        return self._pieces()
 
-    def _pieces(self, text: str) -> list[Piece]:
-        calls = python_calls(text, self._tools)
+    def _pieces(self) -> list[Piece]:
+        calls = python_calls(self._held, self._tools)
         if not calls or any(name not in self._tools.schemas for name, _ in calls):
             raise NotACallError
         return [piece for name, arguments in calls for piece in whole_call(name, arguments)]
@@ -233,26 +239,28 @@ def _literal(node: ast.expr) -> Any:
     return value
 
 
-def _closing_bracket(text: str) -> int | None:
-    """The place behind the bracket that closes the first one, strings left aside."""
-    depth, quote, escaped = 0, "", False
-    for place, character in enumerate(text):
-        if quote:
-            if escaped:
-                escaped = False
+class _Brackets:
+    """Follows Python text by characters, to where its first bracket is closed; strings left aside."""
+
+    def __init__(self) -> None:
+        self._depth, self._quote, self._escaped = 0, "", False
+
+    def closed_by(self, character: str) -> bool:
+        if self._quote:
+            if self._escaped:
+                self._escaped = False
             elif character == "\\":
-                escaped = True
-            elif character == quote:
-                quote = ""
+                self._escaped = True
+            elif character == self._quote:
+                self._quote = ""
         elif character in "'\"":
-            quote = character
+            self._quote = character
         elif character in "[({":
-            depth += 1
+            self._depth += 1
         elif character in "])}":
-            depth -= 1
-            if depth == 0:
-                return place + 1
-    return None
+            self._depth -= 1
+            return self._depth == 0
+        return False
 
 
 def _without_frame(text: str) -> str:
