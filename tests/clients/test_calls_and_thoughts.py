@@ -56,7 +56,12 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     )
     script_model(
         models / "thinks.gguf",
-        {"t": ["<think>", "Hm", ", well", "</think>", "\n\nYes."]},
+        {
+            "t": ["<think>", "Hm", ", well", "</think>", "\n\nYes."],
+            "e": ["<think>on", " and"],
+            "\n": ["Closed."],
+        },
+        endless="e",
         metadata={"tokenizer.chat_template": "{# </think> #}" + CHAT_TEMPLATE},
     )
     with running_daemon(models, folder / "daemon", kv_memory="32MiB") as started:
@@ -148,6 +153,18 @@ def test_openai_reads_reasoning(via_openai: OpenAI, stream: bool) -> None:
         reasoning, text = message.reasoning_content, message.content
         assert reply.usage.completion_tokens_details.reasoning_tokens == 4
     assert (reasoning, text) == ("Hm, well", "Yes.")
+
+
+def test_openai_budget_of_an_endless_thinker(via_openai: OpenAI) -> None:
+    """OC-12: the span is closed by force, and the model goes on behind it."""
+    reply: Any = via_openai.chat.completions.create(
+        model="thinks",
+        messages=[{"role": "user", "content": "e"}],
+        extra_body={"thinking_token_budget": 7},
+    )
+    assert reply.choices[0].finish_reason == "stop"
+    assert reply.choices[0].message.content == "Closed."
+    assert reply.choices[0].message.reasoning_content.count("on") == 4
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -5,7 +5,7 @@ Blocks; runs in a thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +45,8 @@ def generate_prompt(model: LoadedModel, body: GenerateRequest) -> PromptIds:
 
 def chat_prompt(model: LoadedModel, body: ChatRequest, cut: Cut) -> PromptIds:
     """Raises BadRequestError. What `truncate` leaves out is counted in `cut`."""
-    messages = [_message(message) for message in body.messages]
+    names = {c.id: c.function.name for m in body.messages for c in m.tool_calls or () if c.id}
+    messages = [_message(message, names) for message in body.messages]
 
     def read(kept: Messages) -> tuple[tuple[int, ...], ReplyFormat]:
         conversation = Conversation(kept, body.tools or None, body.thinking())
@@ -87,7 +88,7 @@ def _newest_turns(
     return without(low), encode(without(low))
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message(message: Message, names: Mapping[str, str]) -> dict[str, Any]:
     result: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.thinking is not None:
         result["reasoning_content"] = message.thinking
@@ -95,7 +96,7 @@ def _message(message: Message) -> dict[str, Any]:
         result["tool_calls"] = [_call(call) for call in message.tool_calls]
     if message.tool_call_id is not None:
         result["tool_call_id"] = message.tool_call_id
-    if name := message.tool_name or message.name:
+    if name := message.tool_name or message.name or names.get(message.tool_call_id or ""):
         result["name"] = name
     return result
 
