@@ -7,6 +7,12 @@ import dataclasses
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as GGMLType
+
+from emberd.runtime import linear
+from emberd.runtime.device import Device
+from emberd.runtime.kernel import Kernels
+from emberd.runtime.matvec import MatvecTile
+from emberd.runtime.weights import upload_matrix
 from linear_cases import (
     ALL_TYPES,
     NARROW,
@@ -16,12 +22,6 @@ from linear_cases import (
     with_rows_tile,
     with_subgroups,
 )
-
-from emberd.runtime import linear
-from emberd.runtime.device import Device
-from emberd.runtime.kernel import Kernels
-from emberd.runtime.matvec import MatvecTile
-from emberd.runtime.weights import upload_matrix
 
 pytestmark = pytest.mark.device
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as GGMLType
-from linear_cases import NARROW, QUANT_TYPES, columns, quantized, random_weights, with_subgroups
 from numpy.typing import NDArray
 
 from emberd.reference import ops as reference
@@ -18,6 +17,7 @@ from emberd.runtime.device import Device
 from emberd.runtime.kernel import Kernels, run_once
 from emberd.runtime.matvec import MatvecTable, MatvecTile
 from emberd.runtime.weights import upload_matrix
+from linear_cases import NARROW, QUANT_TYPES, columns, quantized, random_weights, with_subgroups
 from tolerance import TOLERANCE, check
 
 pytestmark = pytest.mark.device
