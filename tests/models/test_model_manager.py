@@ -11,6 +11,7 @@ import pytest
 from emberd.config import Config
 from emberd.errors import ModelLoadError, ModelNotFoundError, OverloadedError
 from site_fakes import Site, refused, run, write_model
+from tiny_encoder import encoder_model
 
 
 @pytest.fixture
@@ -209,6 +210,23 @@ def test_claude_names_mean_the_model_that_is_there_an03(tmp_path: Path) -> None:
         assert await meant() == "one:latest"
         with pytest.raises(ModelNotFoundError):
             await meant("clod")
+        await site.manager.close()
+
+    run(work())
+
+
+def test_claude_names_never_mean_an_encoder_an03(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    write_model(folder / "one.gguf")
+    encoder_model(folder / "encoder.gguf")
+    site = Site(Config(models_dir=folder, cache_dir=tmp_path / "cache"))
+
+    async def work() -> None:
+        assert (await site.manager.find("claude-opus-9")).name == "one:latest"
+        site.manager.release(await site.manager.acquire("encoder", need="embedding"))
+        assert (await site.manager.find("claude-opus-9")).name == "one:latest"
+        site.manager.preload(["encoder", "one"])
+        assert (await site.manager.find("claude-opus-9")).name == "one:latest"
         await site.manager.close()
 
     run(work())

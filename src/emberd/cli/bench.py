@@ -12,7 +12,7 @@ import typer
 from .. import __version__
 from ..config import Config
 from ..errors import BadRequestError, ConfigError
-from ..protocol import WorkerOptions
+from ..protocol import EncoderRunner, WorkerOptions
 from .local import model_path
 from .output import print_table, size_words
 from .settings import with_settings
@@ -61,6 +61,7 @@ def bench(
         max_batch_tokens=config.max_batch_tokens,
     )
     runner = load_runner(options, lambda _: None)
+    assert not isinstance(runner, EncoderRunner), "opening the file has refused encoders"
     try:
         info = runner.info()
         slots, needed = info.num_blocks * info.block_size, longest(runner, workload)

@@ -23,8 +23,9 @@ from ..errors import (
     ModelNotFoundError,
     NotSupportedError,
     OverloadedError,
+    QueueFullError,
 )
-from .body import BodyTooLargeError
+from .encoding import BodyTooLargeError
 
 CLIENT_GONE = 499  # never sent: nobody is there; it is what the log shows
 _OPENAI_TYPES = {
@@ -47,10 +48,18 @@ _ANTHROPIC_TYPES = {
     429: "rate_limit_error",
     529: "overloaded_error",
 }
-_OVERLOADED = 529  # Anthropic's own status for it
+_OVERLOADED = {"openai": 503, "ollama": 503, "anthropic": 529}
+_QUEUE_FULL = {**_OVERLOADED, "openai": 429}
 
 
-def status_of(error: Exception) -> int:
+def api_of(scope: Scope) -> str:
+    """Whose error shape and statuses a request gets: openai, ollama or anthropic."""
+    if _of_anthropic(scope):
+        return "anthropic"
+    return "ollama" if _is_under("/api", scope) else "openai"
+
+
+def status_of(error: Exception, api: str = "openai") -> int:
     match error:
         case HTTPException():
             return error.status_code
@@ -62,16 +71,16 @@ def status_of(error: Exception) -> int:
             return 404
         case NotSupportedError():
             return 501 if error.param is None else 400  # a field is the caller's to leave out
+        case QueueFullError():
+            return _QUEUE_FULL[api]
         case OverloadedError():
-            return 503
+            return _OVERLOADED[api]
     return 500
 
 
 def error_response(error: Exception, scope: Scope) -> Response:
     """The answer to the request of `scope`, which ended in `error`."""
-    status = status_of(error)
-    if isinstance(error, OverloadedError) and _of_anthropic(scope):
-        status = _OVERLOADED
+    status = status_of(error, api_of(scope))
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     if isinstance(error, OverloadedError):
         headers["retry-after"] = str(error.retry_after)
@@ -81,24 +90,28 @@ def error_response(error: Exception, scope: Scope) -> Response:
 
 
 def _body(error: Exception, scope: Scope) -> dict[str, Any]:
-    path: str = scope["path"]
-    if _of_anthropic(scope):
-        return anthropic_error(error, scope["request_id"])
-    if path == "/api" or path.startswith("/api/"):
-        return ollama_error(error)
+    match api_of(scope):
+        case "anthropic":
+            return anthropic_error(error, scope["request_id"])
+        case "ollama":
+            return ollama_error(error)
     return openai_error(error)
 
 
 def _of_anthropic(scope: Scope) -> bool:
     """By the path; the routes that it shares with OpenAI's API are its own where its clients ask."""
-    path: str = scope["path"]
-    return path.startswith("/v1/messages") or (
-        path.startswith("/v1/models") and "anthropic-version" in Headers(scope=scope)
+    return _is_under("/v1/messages", scope) or (
+        _is_under("/v1/models", scope) and "anthropic-version" in Headers(scope=scope)
     )
 
 
+def _is_under(prefix: str, scope: Scope) -> bool:
+    path: str = scope["path"]
+    return path == prefix or path.startswith(f"{prefix}/")
+
+
 def anthropic_error(error: Exception, request_id: str) -> dict[str, Any]:
-    status = _OVERLOADED if isinstance(error, OverloadedError) else status_of(error)
+    status = status_of(error, "anthropic")
     message = message_of(error)
     if isinstance(error, ContextOverflowError):  # agents know it by these words and make room
         message = (
@@ -146,6 +159,7 @@ async def handle(request: Request, error: Exception) -> Response:
     """Exception handler of the application."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=CLIENT_GONE)
+    request.app.state.service.metrics.failed(error)
     return error_response(_described(error, request), request.scope)
 
 
@@ -172,4 +186,6 @@ def _code(error: Exception) -> str | None:
             return "not_supported"
         case OverloadedError():
             return "overloaded"
+        case HTTPException(status_code=401):
+            return "invalid_api_key"
     return None

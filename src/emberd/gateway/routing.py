@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, TypeVar, cast
 
 from fastapi import Request
 
-from .body import Json, Schema, parse, read_json
+from .. import logs
+from .body import Json, Schema, parse, read_json, refuse_ignored
 from .service import Service
+
+logger = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Schema)
 
@@ -21,9 +25,15 @@ def request_id_of(request: Request) -> str:
 
 
 async def read_body(request: Request, schema: type[S]) -> tuple[S, Json]:
-    """The body as `schema`, and as it came."""
-    body = await read_json(request, service_of(request).config.max_body)
-    return parse(schema, body), body
+    """The body as `schema`, and as it came. Raises BadRequestError, BodyTooLargeError."""
+    config = service_of(request).config
+    body = await read_json(request, config.max_body)
+    if config.log_prompts:
+        logger.info("request body", extra=logs.fields(body=body))
+    parsed = parse(schema, body)
+    if config.strict:
+        refuse_ignored(body, schema)
+    return parsed, body
 
 
 def documented(schema: type[Schema]) -> dict[str, Any]:

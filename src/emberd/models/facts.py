@@ -13,13 +13,17 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import ModelFileError
-from ..gguf.spec import describe, open_model
+from ..gguf.encoder import EncoderFile, Pooling, is_encoder, open_encoder, pooling_of
+from ..gguf.reader import GGUFFile
+from ..gguf.spec import ModelFile, describe, open_model
 from ..text.reasoning import thinking_of
 
-_VERSION = 2  # part of the cache key: a change of ModelFacts makes older entries unknown
+Capability = Literal["completion", "tools", "thinking", "embedding"]
+
+_VERSION = 3  # part of the cache key: a change of ModelFacts makes older entries unknown
 _SAMPLE_BYTES = 64 * 1024
 _SAMPLES = 64
 _HINTS: dict[str, tuple[str, float, float]] = {  # field of SamplingParams: key, least, most
@@ -52,12 +56,20 @@ class ModelFacts:
         bool  # a chat template; with one, tools can be used, by a prompt of ours if need be
     )
     thinks: bool
+    is_encoder: bool  # makes embeddings only
+    pooling: Pooling | None  # how the file says embeddings are made; None: it is not for that
 
     @property
-    def capabilities(self) -> list[str]:
+    def capabilities(self) -> tuple[Capability, ...]:
         """In Ollama's own words only: the list is a closed one in some clients (OL-33)."""
-        words = {"completion": True, "tools": self.has_template, "thinking": self.thinks}
-        return [word for word, has in words.items() if has]
+        generates = not self.is_encoder
+        words: dict[Capability, bool] = {
+            "completion": generates,
+            "tools": generates and self.has_template,
+            "thinking": generates and self.thinks,
+            "embedding": self.pooling is not None,
+        }
+        return tuple(word for word, has in words.items() if has)
 
 
 def read_facts(path: Path, cache_dir: Path) -> ModelFacts:
@@ -107,7 +119,7 @@ def size_label(num_parameters: int) -> str:
 
 
 def _read(path: Path) -> ModelFacts:
-    model = open_model(path)
+    model = _open(path)
     try:
         description = describe(model)
         template = model.file.metadata.get("tokenizer.chat_template")
@@ -122,9 +134,17 @@ def _read(path: Path) -> ModelFacts:
             vocab_size=model.spec.vocab_size,
             has_template=isinstance(template, str),
             thinks=isinstance(template, str) and thinking_of(template) is not None,
+            is_encoder=isinstance(model, EncoderFile),
+            pooling=pooling_of(model.file),
         )
     finally:
         model.close()
+
+
+def _open(path: Path) -> ModelFile | EncoderFile:
+    with GGUFFile(path) as file:
+        encodes = is_encoder(file)
+    return open_encoder(path) if encodes else open_model(path)
 
 
 def _load(cached: Path) -> ModelFacts | None:

@@ -14,27 +14,36 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ..config import Config
-from ..errors import EmberdError, ModelNotFoundError, OverloadedError
+from ..errors import BadRequestError, EmberdError, ModelNotFoundError, OverloadedError
 from ..protocol import WorkerOptions
 from ..worker.client import WorkerClient
+from .facts import Capability
 from .loaded import LoadedModel, ModelText, Worker
 from .names import alias_target
 from .store import ModelStore, StoredModel
 
 logger = logging.getLogger(__name__)
 
+_WORDS: dict[Capability, str] = {"completion": "generate", "embedding": "embeddings"}
+
 StartWorker = Callable[[WorkerOptions], Awaitable[Worker]]
+Wrap = Callable[[Worker, str], Worker]
 _CLAUDE = "claude-*"
 _MAX_TEXTS = 2  # text sides that are kept: vocabularies take tens of megabytes
 
 
 class ModelManager:
-    """Lives on one event loop. Every model that `acquire` gives must be given to `release` once."""
+    """Lives on one event loop. Every model that `acquire` gives must be given to `release` once.
+
+    `wrap` may be set to stand between each worker started from then on and those who use it; it gets the
+    worker and the model's name.
+    """
 
     def __init__(
         self, config: Config, store: ModelStore, start_worker: StartWorker = WorkerClient.start
     ) -> None:
         self.store = store
+        self.wrap: Wrap = lambda worker, _name: worker
         self._config = config
         self._start_worker = start_worker
         self._loaded: dict[Path, LoadedModel] = {}
@@ -42,15 +51,15 @@ class ModelManager:
         self._expiry: dict[Path, asyncio.TimerHandle] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._texts: dict[StoredModel, asyncio.Task[ModelText]] = {}
-        self._standing: str | None = None  # what `claude-*` means: the first of those to preload,
-        self._last_used: str | None = None  # else the one used last
+        self._standing: list[str] = []  # what `claude-*` means: the first of those to preload,
+        self._last_used: str | None = None  # else the one used last; no encoders
         self._pinned: set[Path] = set()
         self._closed = False
 
     def preload(self, names: Iterable[str]) -> None:
         """Begin to load models which then stay until a request says otherwise."""
         for name in names:
-            self._standing = self._standing or name
+            self._standing.append(name)
             task = asyncio.ensure_future(self._preload(name))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
@@ -78,14 +87,22 @@ class ModelManager:
             return model.text
         return await asyncio.shield(self._text_once(stored))
 
-    async def acquire(self, name: str, keep_alive: float | None = None) -> LoadedModel:
+    async def acquire(
+        self, name: str, keep_alive: float | None = None, need: Capability | None = None
+    ) -> LoadedModel:
         """The model called `name`, loaded now if it is not, and held until `release`.
 
         `keep_alive` (seconds, inf: for ever, None: the default) is the model's from now on. Raises
-        BadRequestError, ModelNotFoundError, ModelFileError, ModelLoadError, DeviceError.
+        BadRequestError (also for a model that cannot do what is needed, which is not loaded then),
+        ModelNotFoundError, ModelFileError, ModelLoadError, DeviceError.
         """
         stored = await self.find(name)
-        self._last_used = stored.name
+        if need is not None and need not in stored.facts.capabilities:
+            raise BadRequestError(
+                f'"{name:.512}" does not support {_WORDS.get(need, need)}', "model"
+            )
+        if _generates(stored):
+            self._last_used = stored.name
         while (model := self._alive(stored.path)) is None:
             await asyncio.shield(self._load_once(stored))
         model.keep_alive = (
@@ -140,10 +157,14 @@ class ModelManager:
             logger.error("cannot load '%s': %s", name, error)
 
     async def _stand_in(self, name: str) -> str:
-        known = self._standing or self._last_used
-        if known is not None:
-            return known
-        stored = await asyncio.to_thread(self.store.models)
+        for known in self._standing:
+            if _generates(await asyncio.to_thread(self.store.find, known)):
+                return known
+        if self._last_used is not None:
+            return self._last_used
+        stored = [
+            model for model in await asyncio.to_thread(self.store.models) if _generates(model)
+        ]
         if len(stored) == 1:
             return stored[0].name
         raise ModelNotFoundError(
@@ -205,7 +226,8 @@ class ModelManager:
         except BaseException:
             await worker.close()
             raise
-        return LoadedModel(stored, loaded_text, worker, self._default_keep_alive(stored.path))
+        wrapped = self.wrap(worker, stored.name)
+        return LoadedModel(stored, loaded_text, wrapped, self._default_keep_alive(stored.path))
 
     def _load_ended(self, stored: StoredModel, done: asyncio.Task[LoadedModel]) -> None:
         del self._loading[stored.path]
@@ -247,3 +269,7 @@ class ModelManager:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         logger.info("unloading '%s'", model.name)
+
+
+def _generates(stored: StoredModel) -> bool:
+    return "completion" in stored.facts.capabilities

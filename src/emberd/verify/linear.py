@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..gguf.dequant import dequantize
-from ..gguf.reader import TensorInfo
+from ..gguf.reader import GGUFFile, TensorInfo
 from ..gguf.spec import ModelFile
 from ..reference import ops as reference
 from ..runtime import linear
@@ -63,12 +63,17 @@ def roles(model: ModelFile) -> list[Role]:
 
 def check_products(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     """y = x wᵀ for every role and every number of tokens."""
-    for role in roles(model):
-        raw = model.file.rows(role.matrix)[:MAX_ROWS]
+    return check_roles(bench, model.file, roles(model))
+
+
+def check_roles(bench: Workbench, file: GGUFFile, found: Iterable[Role]) -> Iterator[Check]:
+    """Each role's product for every number of tokens."""
+    for role in found:
+        raw = file.rows(role.matrix)[:MAX_ROWS]
         weight = dequantize(raw, role.matrix.type)
         bias = None
         if role.bias is not None:
-            bias = dequantize(model.file.rows(role.bias), role.bias.type).reshape(-1)[: len(raw)]
+            bias = dequantize(file.rows(role.bias), role.bias.type).reshape(-1)[: len(raw)]
         for tokens in TOKENS:
             yield _check_product(bench, role, raw, weight, bias, tokens)
 
@@ -121,8 +126,11 @@ def _check_product(
 
 def check_embedding(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     """Rows of the embedding, by token id and by the token that was sampled last."""
-    info, scale = model.tensors.token_embedding, model.spec.embedding_scale
-    raw = model.file.rows(info)[:MAX_ROWS]
+    return check_rows(bench, model.file, model.tensors.token_embedding, model.spec.embedding_scale)
+
+
+def check_rows(bench: Workbench, file: GGUFFile, info: TensorInfo, scale: float) -> Iterator[Check]:
+    raw = file.rows(info)[:MAX_ROWS]
     table = dequantize(raw, info.type)
     tokens = 9
 

@@ -40,7 +40,7 @@ def list_item(stored: StoredModel, config: Config) -> Json:
         "size": stored.size,
         "digest": stored.facts.digest,
         "details": details(stored),
-        "capabilities": stored.facts.capabilities,
+        "capabilities": list(stored.facts.capabilities),
         "context_length": context_length(stored, config),
     }
 
@@ -56,7 +56,12 @@ def running_item(model: LoadedModel) -> Json:
         "expires_at": rfc3339(model.expires_at or NEVER),
         "size_vram": size if model.info.device_kind == "gpu" else 0,
         "context_length": model.context_length,
-        "emberd": {"device": model.info.device, "active": model.active},
+        "emberd": {
+            "device": model.info.device,
+            "active": model.active,
+            "blocks": model.info.num_blocks,
+            "blocks_free": model.worker.stats.num_free_blocks,
+        },
     }
 
 
@@ -101,7 +106,7 @@ def show(store: ModelStore, config: Config, name: str, verbose: bool) -> Json:
         "template": template(stored),
         "details": details(stored),
         "model_info": info,
-        "capabilities": stored.facts.capabilities,
+        "capabilities": list(stored.facts.capabilities),
         "modified_at": rfc3339(stored.modified),
     }
 

@@ -174,7 +174,7 @@ def _model(request: Request, stored: StoredModel) -> dict[str, Any]:
         "max_model_len": context_length,
         "context_length": context_length,
         "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
-        "capabilities": facts.capabilities,
+        "capabilities": list(facts.capabilities),
         "loaded": loaded is not None,
         "meta": {
             "n_ctx": context_length,
