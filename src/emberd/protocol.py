@@ -56,6 +56,7 @@ class WorkerOptions:
     kv_memory: int | None = None  # bytes for the KV cache; None: a share of what is free
     max_sequences: int = 32
     max_batch_tokens: int = 512  # tokens a step; the chunk size of prefill follows from it
+    cache_dir: str | None = None  # where measured tiles are kept; None: nothing is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class WorkerInfo:
     weight_bytes: int
     kv_bytes: int
     load_seconds: float
+    tuned_products: int = 0  # matrix products whose tile was measured on the device
 
 
 @dataclass(frozen=True, slots=True)

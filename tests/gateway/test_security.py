@@ -200,6 +200,13 @@ def test_a_key_opens_its_scopes_only(
     assert refused.status_code == 401
 
 
+def test_the_api_document_tells_how_keys_are_sent(make_site: MakeSite) -> None:
+    document = send(make_site(), "GET", "/openapi.json").json()
+    schemes = document["components"]["securitySchemes"]
+    assert schemes["x-api-key"] == {"type": "apiKey", "in": "header", "name": "x-api-key"}
+    assert document["security"] == [{}, *({name: []} for name in schemes)]
+
+
 def test_what_a_key_lacks_is_said(make_site: MakeSite) -> None:
     site = make_site(api_keys=parse_keys("small:infer+list"))
     error = send(site, "DELETE", "/api/delete", headers=bearer("small")).json()["error"]

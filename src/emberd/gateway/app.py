@@ -29,6 +29,11 @@ from .openai import routes as openai
 from .root import router as root
 from .service import Service
 
+_KEYS = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+
 
 def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = ()) -> FastAPI:
     """The ASGI application; `preload` names models to load at its start.
@@ -82,7 +87,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             bodies,  # type: ignore[arg-type]
             ref_template="#/components/schemas/{model}",
         )
-        document["components"] = {"schemas": definitions["$defs"]}
+        document["components"] = {"schemas": definitions["$defs"], "securitySchemes": _KEYS}
+        document["security"] = [{}, *({name: []} for name in _KEYS)]  # {}: where no keys are set
         for path in document["paths"].values():
             for operation in path.values():
                 operation["responses"].pop("422", None)  # FastAPI's own, which is never sent

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 from fastapi import Request
 
 from .. import logs
-from .body import Json, Schema, parse, read_json, refuse_ignored
+from .body import Json, Schema, ignored_fields, parse, read_json, refuse_ignored
 from .service import Service
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ async def read_body(request: Request, schema: type[S]) -> tuple[S, Json]:
         logger.info("request body", extra=logs.fields(body=body))
     parsed = parse(schema, body)
     if config.strict:
-        refuse_ignored(body, schema)
+        refuse_ignored(ignored_fields(body, schema))
     return parsed, body
 
 

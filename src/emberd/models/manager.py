@@ -218,6 +218,7 @@ class ModelManager:
             kv_memory=config.kv_memory,
             max_sequences=config.max_sequences,
             max_batch_tokens=config.max_batch_tokens,
+            cache_dir=str(config.cache_dir),
         )
         text = self._text_once(stored)
         worker = await self._start_worker(options)

@@ -10,6 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -20,13 +21,13 @@ from . import kv_cache, ops
 from .device import Device, open_device
 from .inputs import BlockTables
 from .kernel import Kernels, run_once
-from .linear import default_table
 from .model import load_weights
 from .plan import Plans
 from .replay import make_replayer
 from .sampler import Sampler
 from .scratch import Scratch, first_rows
 from .transformer import Transformer
+from .tune import tuned_table
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +77,14 @@ class GpuRunner:
             spec.vocab_size,
             context_length=self.context_length,
         )
+        folder = self._options.cache_dir
+        table = tuned_table(
+            kernels,
+            weights,
+            max_tokens=self.max_batch_tokens,
+            max_rows=self.max_sequences,
+            cache_dir=None if folder is None else Path(folder),
+        )
         max_blocks = -(-self.context_length // self.block_size)
         self._tables = BlockTables(device, self.max_sequences, max_blocks)
         self._transformer = Transformer(
@@ -85,7 +94,7 @@ class GpuRunner:
             Scratch(device, weights, self.max_batch_tokens, self.max_sequences),
             self._tables.tensor,
             self._sampler.last_tokens,
-            default_table(device),
+            table,
         )
         self._plans = Plans(
             device, self._transformer, self._sampler, self.max_batch_tokens, self.max_sequences
@@ -103,6 +112,7 @@ class GpuRunner:
             weight_bytes=weights.nbytes,
             kv_bytes=self._cache.nbytes,
             load_seconds=time.monotonic() - self._started,
+            tuned_products=table.num_tuned,
         )
 
     def info(self) -> WorkerInfo:

@@ -14,6 +14,7 @@ from ..gguf.reader import GGUFFile, TensorInfo
 from ..gguf.spec import ModelFile
 from ..reference import ops as reference
 from ..runtime import linear
+from ..runtime.products import Form, Product
 from ..runtime.weights import upload_matrix
 from .bench import F32, Workbench
 from .check import Check, compare
@@ -78,6 +79,22 @@ def check_roles(bench: Workbench, file: GGUFFile, found: Iterable[Role]) -> Iter
             yield _check_product(bench, role, raw, weight, bias, tokens)
 
 
+def check_tiles(bench: Workbench, model: ModelFile) -> Iterator[Check]:
+    """y = x wᵀ by every other tile that measuring may put in the table's place, once for each type."""
+    rules = linear.default_table(bench.device).matvec
+    forms: list[tuple[Form, int]] = [("rows", TOKENS[1])]
+    if rules.tokens < TOKENS[-1]:
+        forms.append(("matmul", TOKENS[-1]))
+    for role in {role.matrix.type: role for role in reversed(roles(model))}.values():
+        raw = model.file.rows(role.matrix)[:MAX_ROWS]
+        weight = dequantize(raw, role.matrix.type)
+        for form, tokens in forms:
+            product = Product(form, role.matrix.type.name, len(weight), weight.shape[1], tokens)
+            for tile in linear.candidates(bench.device, product):
+                table = linear.table_of(bench.device, form, tile)
+                yield _check_product(bench, role, raw, weight, None, tokens, table)
+
+
 def _check_product(
     bench: Workbench,
     role: Role,
@@ -85,6 +102,7 @@ def _check_product(
     weight: F32,
     bias: F32 | None,
     tokens: int,
+    table: linear.LinearTable | None = None,
 ) -> Check:
     names: list[str] = []
     quantized = role.matrix.type not in linear.FLOAT_TYPES
@@ -106,6 +124,7 @@ def _check_product(
             count=bench.count(tokens),
             bias=None if bias is None else bench.put(bias),
             accumulate=role.accumulate,
+            table=table,
         )
         names.extend(step.kernel.key.name for step in steps)
         expected = x.astype(np.float64) @ weight.T.astype(np.float64)
@@ -113,7 +132,8 @@ def _check_product(
         expected += 0 if before is None else before
         return bench.run(steps, y)[0], expected
 
-    extras = " +bias" if role.bias is not None else " +=" if role.accumulate else ""
+    extras = " +bias" if bias is not None else " +=" if role.accumulate else ""
+    extras += "" if table is None else ", another tile"
     check = compare(
         "matmul",
         role.matrix.type.name,
