@@ -146,6 +146,12 @@ class Generation:
         )
 
     @property
+    def endings(self) -> list[str]:
+        """How each sequence ended: its finish reason, or error, or cancelled."""
+        otherwise = "cancelled" if self._error is None else "error"
+        return [one.finish.reason if one.finish else otherwise for one in self._sequences]
+
+    @property
     def prompt_ns(self) -> int:
         """From the start to the first token, waiting included; never 0."""
         end = self._first_token_ns or self._ended_ns or time.perf_counter_ns()

@@ -163,7 +163,7 @@ class Service:
         finally:
             self.manager.release(model)
         num_prompt_tokens = sum(map(len, inputs))
-        self.metrics.replied(model.name, num_prompt_tokens, 0, 0)
+        self.metrics.replied(model.name, num_prompt_tokens, 0, 0, ())  # the worker's are metered
         return Embedded(vectors, num_prompt_tokens, load_ns)
 
     @contextlib.contextmanager
@@ -193,15 +193,16 @@ class Service:
         self.manager.release(generation.model)
         usage = generation.usage
         counts = usage.num_prompt_tokens, usage.num_cached_tokens, usage.num_completion_tokens
-        self.metrics.replied(generation.model.name, *counts)
+        self.metrics.replied(generation.model.name, *counts, generation.endings)
         logger.info(
             "reply",
             extra=logs.fields(
                 model=generation.model.name,
-                sequences=len(generation),
+                ends=",".join(generation.endings),
                 prompt_tokens=usage.num_prompt_tokens,
                 cached_tokens=usage.num_cached_tokens,
                 completion_tokens=usage.num_completion_tokens,
+                reasoning_tokens=usage.num_reasoning_tokens,
                 load_ms=round(generation.load_ns / 1e6),
                 first_token_ms=round(generation.prompt_ns / 1e6),
                 decode_ms=round(generation.decode_ns / 1e6),

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 
 from ...models.loaded import LoadedModel
 from ...text.reasoning import thinking_of
-from ..body import ignored_header
+from ..body import ignored_header, refuse_ignored
 from ..conversation import Conversation, ThinkingWish
 from ..routing import documented, read_body, request_id_of, service_of
 from ..service import PromptIds, Wish
@@ -33,6 +33,8 @@ async def messages(request: Request) -> Response:
     conversation = _conversation(body, tools)
 
     def read_prompts(model: LoadedModel) -> PromptIds:
+        if service.config.strict:
+            refuse_ignored([*tools.left_out, *_unused_thinking(body, model)])
         ids, form = conversation.read(model.text, body.model)
         return PromptIds((ids,), form=form)
 

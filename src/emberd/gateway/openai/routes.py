@@ -16,7 +16,7 @@ from ...models.loaded import LoadedModel
 from ...models.names import short_name
 from ...models.store import StoredModel
 from ..anthropic import describe as anthropic
-from ..body import ignored_header
+from ..body import ignored_header, refuse_ignored
 from ..conversation import Conversation
 from ..generate import Generation
 from ..routing import documented, read_body, request_id_of, service_of
@@ -53,6 +53,8 @@ async def chat_completions(request: Request) -> Response:
     )
 
     def read_prompts(model: LoadedModel) -> PromptIds:
+        if service_of(request).config.strict:
+            refuse_ignored(unused_fields(raw, model.text.template.source))
         ids, form = conversation.read(model.text, body.model)
         return PromptIds((ids,), body.n or 1, form=form)
 
