@@ -140,3 +140,11 @@ def test_bad_durations(text: str) -> None:
 )
 def test_keep_alive_values_k31(value: float | str, seconds: float) -> None:
     assert keep_alive_seconds(value) == seconds
+
+
+def test_aliases_are_pairs_of_names() -> None:
+    config = Config.from_env({"EMBERD_ALIASES": "claude-* = qwen:7b, gpt=a/b ,"})
+    assert config.aliases == (("claude-*", "qwen:7b"), ("gpt", "a/b"))
+    for wrong in ("gpt", "=qwen", "gpt=", "a=b,c"):
+        with pytest.raises(ConfigError, match=r"EMBERD_ALIASES.*NAME=MODEL"):
+            Config.from_env({"EMBERD_ALIASES": wrong})

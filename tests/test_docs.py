@@ -15,6 +15,7 @@ from emberd.cli.app import app as cli
 from emberd.cli.settings import flag_of
 from emberd.config import settings
 from emberd.gateway import root
+from emberd.gateway.anthropic import routes as anthropic
 from emberd.gateway.ollama import embeddings as ollama_embeddings
 from emberd.gateway.ollama import routes as ollama
 from emberd.gateway.openai import embeddings as openai_embeddings
@@ -92,7 +93,7 @@ def test_every_variable_in_the_code_is_documented() -> None:
 def test_every_route_is_documented() -> None:
     found = {
         (method, re.sub(r":\w+}", "}", route.path))
-        for module in (root, openai, openai_embeddings, ollama, ollama_embeddings)
+        for module in (root, openai, openai_embeddings, ollama, ollama_embeddings, anthropic)
         for route in module.router.routes
         if isinstance(route, APIRoute)
         for method in route.methods

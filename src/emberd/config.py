@@ -26,6 +26,7 @@ for _power, _letter in enumerate("KMGT", start=1):
     _UNITS_OF_SIZE[f"{_letter}B"] = 1000**_power
 _UNITS_OF_TIME = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+_REASONING_KEYS = ("reasoning_content", "reasoning")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _LOG_FORMATS = ("text", "json")
 _SWITCH = {"1": True, "true": True, "yes": True, "on": True} | {
@@ -96,6 +97,16 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word for part in text.split(",") if (word := part.strip()))
 
 
+def _aliases(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for word in _words(text):
+        alias, _, model = (part.strip() for part in word.partition("="))
+        if not alias or not model:
+            raise ValueError(f"'{word}' is not an alias; write NAME=MODEL")
+        pairs.append((alias, model))
+    return tuple(pairs)
+
+
 def _word(text: str) -> str:
     if not text.strip():
         raise ValueError("it must not be empty")
@@ -120,6 +131,13 @@ def _switch(text: str) -> bool:
     if value is None:
         raise ValueError(f"'{text}' is not 1 or 0")
     return value
+
+
+def _reasoning_keys(text: str) -> tuple[str, ...]:
+    words = _words(text)
+    if unknown := set(words) - set(_REASONING_KEYS):
+        raise ValueError(f"'{min(unknown)}' is not one of {', '.join(_REASONING_KEYS)}")
+    return words
 
 
 def _user_data() -> Path:
@@ -168,6 +186,12 @@ class Config:
         factory=_user_cache,
         shown="the user's cache folder",
     )
+    aliases: tuple[tuple[str, str], ...] = _setting(
+        "More names of models, as NAME=MODEL, separated by commas; * in a NAME is any text.",
+        _aliases,
+        (),
+        shown="claude-* is a model that is there",
+    )
     ctx: int | None = _setting(
         "Tokens that a sequence may hold, prompt and completion.",
         _whole(1, 1 << 30),
@@ -212,6 +236,12 @@ class Config:
         "More names under which a daemon bound to loopback may be called, separated by commas.",
         _words,
         (),
+    )
+    reasoning_keys: tuple[str, ...] = _setting(
+        "Names of the key under which OpenAI's chat route tells reasoning: reasoning_content, reasoning, or both.",
+        _reasoning_keys,
+        ("reasoning_content",),
+        shown="reasoning_content",
     )
     socket: Path | None = _setting(  # noqa: RUF009 - a dataclasses.field
         "Unix socket to listen on, in place of host and port; only its owner may connect.",

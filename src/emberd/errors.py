@@ -53,10 +53,10 @@ class ContextOverflowError(BadRequestError):
 
 
 class ModelNotFoundError(EmberdError):
-    """No model of that name. Clients match "not found" in the text."""
+    """No model of that name. Clients match "not found" in the text; `hint` goes on from there."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"model '{name}' not found")
+    def __init__(self, name: str, hint: str = "") -> None:
+        super().__init__(f"model '{name}' not found{hint}")
         self.name = name
 
 

@@ -31,7 +31,7 @@ def test_lists_and_shows_models(client: Client) -> None:
     assert sorted(str(model.model) for model in models) == ["random:latest", "script:latest"]
     assert all(model.size and model.digest and model.details for model in models)
     shown = client.show("script")
-    assert shown.capabilities == ["completion"]
+    assert shown.capabilities == ["completion", "tools"]
     info: Any = shown.modelinfo
     assert info["general.architecture"] == "llama" and info["llama.context_length"] == 4096
     assert shown.details is not None and shown.details.format == "gguf"

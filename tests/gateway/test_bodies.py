@@ -166,3 +166,18 @@ def test_the_strict_look_into_objects_too(make_site: MakeSite) -> None:
     body = {**CHAT, "stream": True, "stream_options": {"include_obfuscation": False}}
     error = post(site, "/v1/chat/completions", json=body).json()["error"]
     assert error["param"] == "stream_options.include_obfuscation"
+
+
+def test_the_strict_refuse_what_this_model_or_daemon_cannot_use(make_site: MakeSite) -> None:
+    site = make_site(strict=True)
+    asks_to_think = {**CHAT, "reasoning_effort": "high"}
+    assert post(make_site(), "/v1/chat/completions", json=asks_to_think).is_success
+    error = post(site, "/v1/chat/completions", json=asks_to_think).json()["error"]
+    assert error["param"] == "reasoning_effort"
+    site = make_site(strict=True)
+    server_tool = {"type": "web_search_20250305", "name": "web_search"}
+    body = {**CHAT, "max_tokens": 5, "tools": [server_tool]}
+    assert post(make_site(), "/v1/messages", json=body).is_success
+    refused = post(site, "/v1/messages", json=body)
+    assert refused.status_code == 400
+    assert "tools.web_search" in refused.json()["error"]["message"]

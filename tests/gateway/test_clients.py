@@ -117,7 +117,7 @@ def test_ollama_python_lists_shows_chats_generates_loads_and_stops(make_site: Ma
             shown = await client.show("tiny")
             assert shown.modelinfo is not None
             assert shown.modelinfo["llama.context_length"] == CONTEXT
-            assert shown.capabilities == ["completion"]
+            assert shown.capabilities == ["completion", "tools"]
 
             answer = await client.chat("tiny", A)
             assert answer.message.content == "Hello world"

@@ -129,8 +129,8 @@ def test_the_root_says_what_probes_look_for_c15(make_site: MakeSite) -> None:
         ("GET", "/api/v0/models", 404),
         ("GET", "/api/v1/models", 404),
         ("GET", "/api/nothing", 404),
-        ("POST", "/v1/messages?beta=true", 404),
-        ("POST", "/v1/messages/count_tokens", 404),
+        ("POST", "/v1/messages/batches?beta=true", 404),
+        ("GET", "/v1/messages/count_tokens", 405),
         ("GET", "/v1/chat/completions", 405),
         ("DELETE", "/api/tags", 405),
         ("PATCH", "/", 405),
@@ -148,7 +148,8 @@ def test_unknown_routes_and_methods_answer_in_the_dialect_ht02(
     body = response.json()
     if path.startswith("/v1/messages"):
         assert body["type"] == "error"
-        assert body["error"]["type"] == "not_found_error"
+        kinds = {404: "not_found_error", 405: "invalid_request_error"}
+        assert body["error"]["type"] == kinds[status]
     elif path.startswith("/api"):
         assert isinstance(body["error"], str)
     else:

@@ -208,8 +208,8 @@ def test_capabilities_tell_which_model_is_for_what_ol33(site: Site) -> None:
     async def work() -> None:
         async with site.client() as client:
             wanted = {
-                "tiny": ["completion"],
-                "both": ["completion", "embedding"],
+                "tiny": ["completion", "tools"],
+                "both": ["completion", "tools", "embedding"],
                 "encoder": ["embedding"],
             }
             tags = (await client.get("/api/tags")).json()["models"]

@@ -71,7 +71,7 @@ def test_a_request_and_its_reply_have_one_id_ht08(make_site: MakeSite, lines: Li
     usage = response.json()["usage"]
     assert reply["prompt_tokens"] == usage["prompt_tokens"]
     assert reply["completion_tokens"] == usage["completion_tokens"]
-    assert reply["model"] == "tiny:latest"
+    assert (reply["model"], reply["ends"]) == ("tiny:latest", "stop")
 
 
 @pytest.mark.parametrize("style", ["text", "json"])

@@ -42,32 +42,33 @@ def test_replies_are_counted(make_site: MakeSite) -> None:
 
     async def work() -> tuple[dict[str, float], list[dict[str, int]]]:
         async with site.client() as client:
-            first = await client.post("/v1/chat/completions", json=CHAT)
-            second = await client.post("/api/chat", json={**CHAT, "stream": False})
-            short = await client.post("/v1/chat/completions", json={**CHAT, "max_tokens": 2})
-            usages = [first.json()["usage"], short.json()["usage"]]
-            assert second.json()["eval_count"] == usages[0]["completion_tokens"]
+            url = "/v1/chat/completions"
+            asked = [CHAT, {**CHAT, "max_tokens": 2}, {**CHAT, "stop": "D E"}]
+            usages = [(await client.post(url, json=body)).json()["usage"] for body in asked]
+            native = (await client.post("/api/chat", json={**CHAT, "stream": False})).json()
+            counts = native["prompt_eval_count"], native["eval_count"]
+            usages.append(dict(zip(("prompt_tokens", "completion_tokens"), counts, strict=True)))
             return await scrape(client), usages
 
-    found, (whole, short) = run(work())
-    num_whole, num_short = whole["completion_tokens"], short["completion_tokens"]
-    total = 2 * num_whole + num_short
-    prompts = 2 * whole["prompt_tokens"] + short["prompt_tokens"]
+    found, usages = run(work())
+    total = sum(usage["completion_tokens"] for usage in usages)
+    prompts = sum(usage["prompt_tokens"] for usage in usages)
     assert found[f"emberd_completion_tokens_total{{{MODEL}}}"] == total
     assert found[f"emberd_prompt_tokens_total{{{MODEL}}}"] == prompts
-    assert found[f"emberd_cached_prompt_tokens_total{{{MODEL}}}"] == 3  # the fake says 1 each
-    assert found[f'emberd_sequences_total{{end="stop",{MODEL}}}'] == 2
+    assert found[f"emberd_cached_prompt_tokens_total{{{MODEL}}}"] == 4  # the fake says 1 each
+    assert found[f'emberd_sequences_total{{end="stop",{MODEL}}}'] == 3  # a stop string too
     assert found[f'emberd_sequences_total{{end="length",{MODEL}}}'] == 1
-    assert found[f"emberd_time_to_first_token_seconds_count{{{MODEL}}}"] == 3
+    assert found[f"emberd_time_to_first_token_seconds_count{{{MODEL}}}"] == 4
     assert found[f"emberd_time_to_first_token_seconds_sum{{{MODEL}}}"] > 0
     gaps = "emberd_token_gap_seconds"
-    assert found[f"{gaps}_count{{{MODEL}}}"] == total - 3
-    assert found[f"{gaps}_sum{{{MODEL}}}"] >= 0.001 * (total - 3)
+    num_gaps = found[f"{gaps}_count{{{MODEL}}}"]
+    assert num_gaps >= total - 4  # and those of tokens behind the stop string
+    assert found[f"{gaps}_sum{{{MODEL}}}"] >= 0.001 * num_gaps
     buckets = [n for name, n in found.items() if name.startswith(f"{gaps}_bucket")]
-    assert buckets == sorted(buckets) and buckets[-1] == total - 3
+    assert buckets == sorted(buckets) and buckets[-1] == num_gaps
     assert found[f'{gaps}_bucket{{le="0.001",{MODEL}}}'] == 0
     route = 'method="POST",route="/v1/chat/completions",status="200"'
-    assert found[f"emberd_http_requests_total{{{route}}}"] == 2
+    assert found[f"emberd_http_requests_total{{{route}}}"] == 3
     assert found['emberd_http_request_seconds_count{route="/api/chat"}'] == 1
 
 

@@ -329,13 +329,17 @@ def test_tool_history_reaches_the_template_ol22_ol23(make_site: MakeSite, models
         [
             {
                 "role": "assistant",
-                "tool_calls": [{"function": {"name": "w", "arguments": arguments}}],
+                "tool_calls": [{"id": "x", "function": {"name": "w", "arguments": arguments}}],
             },
-            {"role": "tool", "content": "r", key: "w"},
+            {"role": "tool", "content": "r", key: value},
             {"role": "user", "content": "a"},
         ]
-        for arguments, key in (({"p": "q"}, "tool_name"), ('{"p": "q"}', "name"))
+        for arguments, key, value in (
+            ({"p": "q"}, "tool_name", "w"),
+            ('{"p": "q"}', "name", "w"),
+            ({"p": "q"}, "tool_call_id", "x"),
+        )
     ]
     bodies = [{"model": "tools", "messages": m, "stream": False} for m in histories]
-    assert [r.status_code for r in post_all(site, "/api/chat", *bodies)] == [200, 200]
+    assert [r.status_code for r in post_all(site, "/api/chat", *bodies)] == [200] * 3
     assert {bytes(r.token_ids) for r in site.workers[0].requests} == {b"q[w]ra"}

@@ -64,7 +64,7 @@ def test_tags_ol30(make_site: MakeSite) -> None:
             assert details["families"] == [details["family"]] == ["llama"]
             assert details["format"] == "gguf"
             assert all(isinstance(details[k], str) for k in details if k != "families")
-            assert model["capabilities"] == ["completion"]
+            assert model["capabilities"] == ["completion", "tools"]
 
     run(work())
 
@@ -85,7 +85,7 @@ def test_show_ol31(make_site: MakeSite, models_dir: Path, key: str) -> None:
     assert info["tokenizer.ggml.tokens"] is None
     assert "tokenizer.chat_template" not in info
     assert len(verbose.json()["model_info"]["tokenizer.ggml.tokens"]) == 512
-    assert answer["capabilities"] == ["completion"]
+    assert answer["capabilities"] == ["completion", "tools"]
     assert answer["license"] == "mit"
     assert re.search(r"^num_ctx +256$", answer["parameters"], re.MULTILINE)
     assert re.search(r"^temperature +0\.25$", answer["parameters"], re.MULTILINE)

@@ -411,13 +411,15 @@ def test_a_dead_daemons_socket_is_replaced_and_nothing_else(socket_path: Path) -
 def test_a_full_queue_has_the_status_of_the_api_ht15(
     path: str, status: int, kind: str | None
 ) -> None:
-    response = error_response(QueueFullError("busy", retry_after=7), path)
+    scope = {"type": "http", "path": path, "headers": [], "request_id": "req_1"}
+    response = error_response(QueueFullError("busy", retry_after=7), scope)
     error = json.loads(bytes(response.body))["error"]
     assert response.status_code == status
     assert response.headers["retry-after"] == "7"
     assert "x-should-retry" not in response.headers
     assert error == "busy" if kind is None else error["type"] == kind
-    assert error_response(OverloadedError("leaving"), path).status_code == 503
+    leaving = error_response(OverloadedError("leaving"), scope)
+    assert leaving.status_code == (529 if kind == "overloaded_error" else 503)
 
 
 def test_the_client_packages_send_keys_and_tell_why_not_cl03_cl04(make_site: MakeSite) -> None:

@@ -11,6 +11,7 @@ import pytest
 from emberd.config import Config
 from emberd.errors import ModelLoadError, ModelNotFoundError, OverloadedError
 from site_fakes import Site, refused, run, write_model
+from tiny_encoder import encoder_model
 
 
 @pytest.fixture
@@ -158,5 +159,88 @@ def test_closing_ends_a_load_and_refuses_new_ones(site: Site) -> None:
             await waiting
         with pytest.raises(OverloadedError):
             await site.manager.acquire("tiny")
+
+    run(work())
+
+
+def test_an_alias_stands_for_a_model_and_a_models_own_name_comes_first_an03(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "models"
+    for name in ("tiny", "gpt-4"):
+        write_model(folder / f"{name}.gguf")
+    aliases = (("gpt-*", "tiny"), ("Exact:1", "gpt-4"), ("lost", "nothing"))
+    site = Site(Config(models_dir=folder, cache_dir=tmp_path / "cache", aliases=aliases))
+
+    async def work() -> None:
+        meant = {"gpt-5:mini": "tiny", "GPT-4": "gpt-4", "exact:1": "gpt-4", "tiny": "tiny"}
+        for asked, name in meant.items():
+            assert (await site.manager.find(asked)).name == f"{name}:latest"
+        for asked in ("exact", "other", "lost"):
+            with pytest.raises(ModelNotFoundError):
+                await site.manager.find(asked)
+        model = await site.manager.acquire("gpt-5")
+        assert model.name == "tiny:latest"
+        site.manager.release(model)
+        assert (await site.manager.unload("gpt-9")).name == "tiny:latest"
+        await site.manager.close()
+
+    run(work())
+
+
+def test_claude_names_mean_the_model_that_is_there_an03(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    write_model(folder / "one.gguf")
+    settings = {"models_dir": folder, "cache_dir": tmp_path / "cache"}
+    site = Site(Config(**settings))  # type: ignore[arg-type]
+
+    async def meant(asked: str = "claude-sonnet-5-20270101") -> str:
+        return (await site.manager.find(asked)).name
+
+    async def work() -> None:
+        assert await meant() == "one:latest"
+        write_model(folder / "two.gguf")
+        with pytest.raises(ModelNotFoundError, match=r"not found.*2 models.*claude-\*=NAME"):
+            await meant()
+        site.manager.release(await site.manager.acquire("two"))
+        assert await meant() == "two:latest"
+        await site.manager.unload("two")
+        assert await meant() == "two:latest"
+        site.manager.preload(["one"])
+        assert await meant() == "one:latest"
+        with pytest.raises(ModelNotFoundError):
+            await meant("clod")
+        await site.manager.close()
+
+    run(work())
+
+
+def test_claude_names_never_mean_an_encoder_an03(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    write_model(folder / "one.gguf")
+    encoder_model(folder / "encoder.gguf")
+    site = Site(Config(models_dir=folder, cache_dir=tmp_path / "cache"))
+
+    async def work() -> None:
+        assert (await site.manager.find("claude-opus-9")).name == "one:latest"
+        site.manager.release(await site.manager.acquire("encoder", need="embedding"))
+        assert (await site.manager.find("claude-opus-9")).name == "one:latest"
+        site.manager.preload(["encoder", "one"])
+        assert (await site.manager.find("claude-opus-9")).name == "one:latest"
+        await site.manager.close()
+
+    run(work())
+
+
+def test_the_text_side_is_read_once_and_without_a_worker_an23(site: Site) -> None:
+    async def work() -> None:
+        texts = await asyncio.gather(*(site.manager.text("tiny") for _ in range(5)))
+        assert len({id(text) for text in texts}) == 1
+        assert not site.workers
+        model = await site.manager.acquire("tiny")
+        assert model.text is texts[0] is await site.manager.text("tiny")
+        with pytest.raises(ModelNotFoundError):
+            await site.manager.text("other")
+        await site.manager.close()
 
     run(work())

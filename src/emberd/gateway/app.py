@@ -20,6 +20,7 @@ from ..config import Config
 from ..errors import EmberdError
 from ..models.manager import ModelManager
 from . import errors
+from .anthropic import routes as anthropic
 from .edge import Edge
 from .ollama import embeddings as ollama_embeddings
 from .ollama import routes as ollama
@@ -65,6 +66,7 @@ def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = (
         openai_embeddings.router,
         ollama.router,
         ollama_embeddings.router,
+        anthropic.router,
     ):
         app.include_router(router)
     for kind in (EmberdError, HTTPException, ClientDisconnect):
@@ -79,7 +81,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
         schemas = [*openai.BODIES, *openai_embeddings.BODIES]
-        schemas += [*ollama.BODIES, *ollama_embeddings.BODIES]
+        schemas += [*ollama.BODIES, *ollama_embeddings.BODIES, *anthropic.BODIES]
         bodies = [(schema, "validation") for schema in schemas]
         _, definitions = models_json_schema(
             bodies,  # type: ignore[arg-type]

@@ -73,7 +73,7 @@ class Edge:
                 refusal = self._refuse_caller(headers, inner["method"], path)
             if refusal is not None:
                 self._service.metrics.failed(refusal)
-                await error_response(refusal, path)(inner, receive, answer)
+                await error_response(refusal, inner)(inner, receive, answer)
             elif preflight:
                 await _preflight(headers)(inner, receive, answer)
             else:
@@ -82,7 +82,7 @@ class Edge:
             logger.exception("request failed")
             self._service.metrics.failed(error)
             if answer.status is None:
-                await error_response(error, path)(inner, receive, answer)
+                await error_response(error, inner)(inner, receive, answer)
         finally:
             self._tell(inner, scope, answer.status, time.perf_counter() - started)
             logs.request_id.reset(token)

@@ -10,8 +10,10 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import Scope
 
 from ..errors import (
     BadRequestError,
@@ -44,17 +46,17 @@ _ANTHROPIC_TYPES = {
     405: "invalid_request_error",
     413: "request_too_large",
     429: "rate_limit_error",
-    503: "overloaded_error",
     529: "overloaded_error",
 }
-_QUEUE_FULL = {"openai": 429, "ollama": 503, "anthropic": 529}
+_OVERLOADED = {"openai": 503, "ollama": 503, "anthropic": 529}
+_QUEUE_FULL = {**_OVERLOADED, "openai": 429}
 
 
-def api_of(path: str) -> str:
-    """Whose error shape and statuses a path has: openai, ollama or anthropic."""
-    if path == "/v1/messages" or path.startswith("/v1/messages/"):
+def api_of(scope: Scope) -> str:
+    """Whose error shape and statuses a request gets: openai, ollama or anthropic."""
+    if _of_anthropic(scope):
         return "anthropic"
-    return "ollama" if path == "/api" or path.startswith("/api/") else "openai"
+    return "ollama" if _is_under("/api", scope) else "openai"
 
 
 def status_of(error: Exception, api: str = "openai") -> int:
@@ -72,29 +74,56 @@ def status_of(error: Exception, api: str = "openai") -> int:
         case QueueFullError():
             return _QUEUE_FULL[api]
         case OverloadedError():
-            return 503
+            return _OVERLOADED[api]
     return 500
 
 
-def error_response(error: Exception, path: str) -> Response:
-    """The answer to a request for `path` that ended in `error`."""
-    status = status_of(error, api_of(path))
+def error_response(error: Exception, scope: Scope) -> Response:
+    """The answer to the request of `scope`, which ended in `error`."""
+    status = status_of(error, api_of(scope))
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     if isinstance(error, OverloadedError):
         headers["retry-after"] = str(error.retry_after)
     elif status >= 500:
         headers["x-should-retry"] = "false"  # it would fail again, after as much work
-    return JSONResponse(error_body(error, path), status, headers)
+    return JSONResponse(_body(error, scope), status, headers)
 
 
-def error_body(error: Exception, path: str) -> dict[str, Any]:
-    match api_of(path):
+def _body(error: Exception, scope: Scope) -> dict[str, Any]:
+    match api_of(scope):
         case "anthropic":
-            kind = _ANTHROPIC_TYPES.get(status_of(error, "anthropic"), "api_error")
-            return {"type": "error", "error": {"type": kind, "message": message_of(error)}}
+            return anthropic_error(error, scope["request_id"])
         case "ollama":
             return ollama_error(error)
     return openai_error(error)
+
+
+def _of_anthropic(scope: Scope) -> bool:
+    """By the path; the routes that it shares with OpenAI's API are its own where its clients ask."""
+    return _is_under("/v1/messages", scope) or (
+        _is_under("/v1/models", scope) and "anthropic-version" in Headers(scope=scope)
+    )
+
+
+def _is_under(prefix: str, scope: Scope) -> bool:
+    path: str = scope["path"]
+    return path == prefix or path.startswith(f"{prefix}/")
+
+
+def anthropic_error(error: Exception, request_id: str) -> dict[str, Any]:
+    status = status_of(error, "anthropic")
+    message = message_of(error)
+    if isinstance(error, ContextOverflowError):  # agents know it by these words and make room
+        message = (
+            f"prompt is too long: {error.num_prompt_tokens} tokens > {error.context_length} maximum; "
+            "shorten it, or serve a larger context with --ctx"
+        )
+    kind = _ANTHROPIC_TYPES.get(status, "api_error")
+    return {
+        "type": "error",
+        "error": {"type": kind, "message": message},
+        "request_id": request_id,
+    }
 
 
 def openai_error(error: Exception) -> dict[str, Any]:
@@ -131,7 +160,7 @@ async def handle(request: Request, error: Exception) -> Response:
     if isinstance(error, ClientDisconnect):
         return Response(status_code=CLIENT_GONE)
     request.app.state.service.metrics.failed(error)
-    return error_response(_described(error, request), request.url.path)
+    return error_response(_described(error, request), request.scope)
 
 
 def _described(error: Exception, request: Request) -> Exception:

@@ -1,6 +1,6 @@
 """Generation: the sequences of one request, from prompt ids to text, for every protocol alike.
 
-Reads the worker's tokens as they come, turns them into text, finds stop strings and cancels what they end.
+Asks the worker for tokens, gives them to reading.py as they come, and cancels what its findings end.
 Knows nothing of HTTP; whoever consumes it may be slow, late or gone.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -17,29 +19,10 @@ from typing import Literal
 from ..errors import EmberdError, WorkerDiedError
 from ..models.loaded import LoadedModel
 from ..protocol import GenerateRequest, SamplingParams, SequenceUpdate
-from ..text.stops import StopStrings
+from .events import Event, Finish, Reply, Told, merged
+from .reading import Prompt, Reading
 
 logger = logging.getLogger(__name__)
-
-FinishReason = Literal["stop", "length"]
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """One sequence to be generated."""
-
-    token_ids: tuple[int, ...]
-    params: SamplingParams
-    stop: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """What became known of one sequence: new text, and at the end why it ended."""
-
-    index: int
-    text: str
-    finish_reason: FinishReason | None = None
 
 
 @dataclass(slots=True)
@@ -48,16 +31,15 @@ class _Sequence:
     prompt: Prompt
     completion_ids: list[int] = field(default_factory=list)
     num_cached_tokens: int = 0
-    pending: str = ""  # text that nobody has taken yet
-    finish_reason: FinishReason | None = None
+    num_reasoning_tokens: int = 0
+    pending: list[Event] = field(default_factory=list)  # what nobody has taken yet
+    finish: Finish | None = None
     delivered: bool = False  # its finish has been taken
 
-    def take(self) -> Delta | None:
-        if self.delivered or (not self.pending and self.finish_reason is None):
-            return None
-        delta = Delta(self.index, self.pending, self.finish_reason)
-        self.pending, self.delivered = "", self.finish_reason is not None
-        return delta
+    def take(self) -> list[Told]:
+        events, self.pending = merged(self.pending), []
+        self.delivered = self.delivered or (bool(events) and events[-1] is self.finish)
+        return [Told(self.index, event) for event in events]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +48,10 @@ class Usage:
 
     num_prompt_tokens: int
     num_cached_tokens: int
-    num_completion_tokens: int
+    num_completion_tokens: (
+        int  # those of reasoning, and tokens that a budget forced, are among them
+    )
+    num_reasoning_tokens: int
 
 
 class Generation:
@@ -103,19 +88,19 @@ class Generation:
     def __len__(self) -> int:
         return len(self._sequences)
 
-    async def __aiter__(self) -> AsyncIterator[Delta]:
-        """Deltas as they come, all text that is there at once in one. Raises EmberdError after the last text."""
+    async def __aiter__(self) -> AsyncIterator[Told]:
+        """Events as they come, neighbours of one kind in one. Raises EmberdError after the last of them."""
         while not self.finished:
-            for delta in await self.take():
-                yield delta
+            for told in await self.take():
+                yield told
 
     @property
     def finished(self) -> bool:
         """Every sequence's finish has been taken."""
         return all(sequence.delivered for sequence in self._sequences)
 
-    async def take(self, timeout: float | None = None) -> list[Delta]:
-        """Waits for news, at most one delta a sequence; empty after `timeout` seconds without any."""
+    async def take(self, timeout: float | None = None) -> list[Told]:
+        """Waits for news; empty after `timeout` seconds without any. Raises as above."""
         timer = None
         if timeout is not None and not self._changed.is_set():
             timer = asyncio.get_running_loop().call_later(timeout, self._changed.set)
@@ -125,25 +110,23 @@ class Generation:
             if timer is not None:
                 timer.cancel()
         self._changed.clear()
-        news = [delta for sequence in self._sequences if (delta := sequence.take())]
+        news = [told for sequence in self._sequences for told in sequence.take()]
         if self._error is not None:
             if not news:
                 raise self._error
             self._changed.set()
         return news
 
-    async def whole(self) -> list[Delta]:
-        """One delta a sequence, with all of its text. Raises EmberdError if any sequence failed."""
-        texts = ["" for _ in self._sequences]
-        reasons: list[FinishReason | None] = [None for _ in self._sequences]
-        async for delta in self:
-            texts[delta.index] += delta.text
-            reasons[delta.index] = delta.finish_reason
-        return [Delta(i, text, reasons[i]) for i, text in enumerate(texts)]
+    async def whole(self) -> list[Reply]:
+        """One reply a sequence. Raises EmberdError if any sequence failed."""
+        replies = [Reply() for _ in self._sequences]
+        async for sequence, event in self:
+            replies[sequence].add(event)
+        return replies
 
     def fail(self, error: EmberdError) -> None:
         """End everything that runs; whoever consumes gets the text so far, then `error`."""
-        if self._error is None and not all(s.finish_reason for s in self._sequences):
+        if self._error is None and not all(s.finish for s in self._sequences):
             self._error = error
         self.close()
         self._changed.set()
@@ -159,7 +142,14 @@ class Generation:
             self._num_prompt_tokens,
             self._sequences[0].num_cached_tokens,
             sum(len(sequence.completion_ids) for sequence in self._sequences),
+            sum(sequence.num_reasoning_tokens for sequence in self._sequences),
         )
+
+    @property
+    def endings(self) -> list[str]:
+        """How each sequence ended: its finish reason, or error, or cancelled."""
+        otherwise = "cancelled" if self._error is None else "error"
+        return [one.finish.reason if one.finish else otherwise for one in self._sequences]
 
     @property
     def prompt_ns(self) -> int:
@@ -180,42 +170,62 @@ class Generation:
         return self._sequences[index].completion_ids
 
     async def _run(self, sequence: _Sequence) -> None:
-        prompt = sequence.prompt
-        request = GenerateRequest(
-            f"{self.request_id}-{sequence.index}", prompt.token_ids, prompt.params
-        )
-        detokenizer = self.model.detokenizer()
-        stops = StopStrings(prompt.stop)
+        """One sequence to its end: by one request to the worker, and by another one for each time that a
+        thinking budget ends a span. That one goes on behind the forced tokens with the same seed, so it
+        draws what the first would have drawn behind them, and costs one prefill."""
+        reading = Reading(self.model, sequence.prompt)
         try:
-            async with contextlib.aclosing(self.model.worker.generate(request)) as updates:
-                async for update in updates:
-                    self._note(sequence, update)
-                    num_shown = _num_shown(update, prompt.params)
-                    for place, token_id in enumerate(update.token_ids):
-                        sequence.completion_ids.append(token_id)
-                        if place < num_shown:
-                            sequence.pending += stops.push(detokenizer.push((token_id,)))[0]
-                        if stops.matched is not None:
-                            break  # tokens behind a match were made before the worker heard of it
-                    if stops.matched is None and update.finish_reason is not None:
-                        sequence.pending += stops.push(detokenizer.finish())[0] + stops.finish()
-                        sequence.finish_reason = _reason(update)
-                    if stops.matched is not None:
-                        sequence.finish_reason = "stop"
-                    self._changed.set()
-                    if sequence.finish_reason is not None:
-                        return
-            raise WorkerDiedError("the worker ended this reply without a reason")
+            for number in itertools.count():
+                await self._run_part(sequence, reading, number)
+                if sequence.finish is not None:
+                    return
+                if _num_left(sequence) <= len(reading.closing_ids):
+                    self._tell(sequence, reading, reading.end("length"))
+                    return
+                sequence.completion_ids += reading.closing_ids
+                self._tell(sequence, reading, reading.force_close())
         except EmberdError as error:
             self.fail(error)
         except Exception:
             self.fail(EmberdError("internal error; the daemon's log tells more"))
             raise
 
-    def _note(self, sequence: _Sequence, update: SequenceUpdate) -> None:
+    async def _run_part(self, sequence: _Sequence, reading: Reading, number: int) -> None:
+        """Returns when the sequence has ended or its thinking budget is spent."""
+        prompt = sequence.prompt
+        params = dataclasses.replace(prompt.params, max_tokens=_num_left(sequence))
+        request = GenerateRequest(
+            f"{self.request_id}-{sequence.index}" + (f"-{number}" if number else ""),
+            (*prompt.token_ids, *sequence.completion_ids),
+            params,
+        )
+        async with contextlib.aclosing(self.model.worker.generate(request)) as updates:
+            async for update in updates:
+                self._note(sequence, update, first=number == 0)
+                num_shown = _num_shown(update, params)
+                for place, token_id in enumerate(update.token_ids):
+                    sequence.completion_ids.append(token_id)
+                    if place < num_shown:
+                        self._tell(sequence, reading, reading.push(token_id))
+                    if sequence.finish is not None or reading.budget_spent:
+                        return  # tokens behind this were made before the worker heard of it
+                if update.finish_reason is not None:
+                    self._tell(sequence, reading, reading.end(_reason(update)))
+                    return
+        raise WorkerDiedError("the worker ended this reply without a reason")
+
+    def _tell(self, sequence: _Sequence, reading: Reading, events: list[Event]) -> None:
+        sequence.num_reasoning_tokens = reading.num_reasoning_tokens
+        if events:
+            sequence.pending += events
+            sequence.finish = reading.finish
+            self._changed.set()
+
+    def _note(self, sequence: _Sequence, update: SequenceUpdate, *, first: bool) -> None:
         if update.token_ids and self._first_token_ns is None:
             self._first_token_ns = time.perf_counter_ns()
-        sequence.num_cached_tokens = max(sequence.num_cached_tokens, update.num_cached_tokens)
+        if first:
+            sequence.num_cached_tokens = max(sequence.num_cached_tokens, update.num_cached_tokens)
 
     def _sequence_ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
@@ -226,6 +236,11 @@ class Generation:
             self._on_end(self)
 
 
+def _num_left(sequence: _Sequence) -> int:
+    """Tokens that the sequence may still get."""
+    return sequence.prompt.params.max_tokens - len(sequence.completion_ids)
+
+
 def _num_shown(update: SequenceUpdate, params: SamplingParams) -> int:
     """How many of the tokens have text that belongs to the reply: the one that ended it has none."""
     ids = update.token_ids
@@ -233,7 +248,7 @@ def _num_shown(update: SequenceUpdate, params: SamplingParams) -> int:
     return len(ids) - 1 if ended else len(ids)
 
 
-def _reason(update: SequenceUpdate) -> FinishReason:
+def _reason(update: SequenceUpdate) -> Literal["stop", "length"]:
     if update.finish_reason in ("stop", "length"):
         return update.finish_reason
     raise WorkerDiedError(update.error or f"the worker ended this reply: {update.finish_reason}")

@@ -76,7 +76,7 @@ class Metrics:
         )
         self._sequences = Counter(
             "emberd_sequences",
-            "Sequences that ended: stop, length, cancelled or error.",
+            "Sequences that ended, by finish reason, or error or cancelled.",
             ("model", "end"),
             registry=registry,
         )
@@ -97,13 +97,22 @@ class Metrics:
     def failed(self, error: BaseException) -> None:
         self._errors.labels(type(error).__name__).inc()
 
-    def replied(self, model: str, num_prompt: int, num_cached: int, num_completion: int) -> None:
+    def replied(
+        self,
+        model: str,
+        num_prompt: int,
+        num_cached: int,
+        num_completion: int,
+        endings: Iterable[str],
+    ) -> None:
         self._prompt_tokens.labels(model).inc(num_prompt)
         self._cached_tokens.labels(model).inc(num_cached)
         self._completion_tokens.labels(model).inc(num_completion)
+        for end in endings:
+            self._sequences.labels(model, end).inc()
 
     def metered(self, worker: Worker, model: str) -> Worker:
-        """`worker`, with the times of its tokens and the ends of its sequences counted."""
+        """`worker`, with the times of its tokens and the ends of its embeddings counted."""
         return _MeteredWorker(
             worker,
             self._first_token.labels(model).observe,
@@ -123,12 +132,12 @@ class _MeteredWorker:
         worker: Worker,
         first_token: Callable[[float], None],
         gaps: _GapCounts,
-        ended: Callable[[str], None],
+        embedded: Callable[[str], None],
     ) -> None:
         self._worker = worker
         self._first_token = first_token
         self._gaps = gaps
-        self._ended = ended
+        self._embedded = embedded
 
     @property
     def info(self) -> WorkerInfo:
@@ -146,25 +155,18 @@ class _MeteredWorker:
         await self._worker.close()
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[SequenceUpdate, None]:
-        end, started, last = "cancelled", time.perf_counter(), 0.0
-        try:
-            async with contextlib.aclosing(self._worker.generate(request)) as updates:
-                async for update in updates:
-                    if num_tokens := len(update.token_ids):
-                        now = time.perf_counter()
-                        if last:
-                            # Tokens that came in one message: their gaps are not known apart.
-                            self._gaps.add((now - last) / num_tokens, num_tokens)
-                        else:
-                            self._first_token(now - started)
-                        last = now
-                    end = update.finish_reason or end
-                    yield update
-        except Exception:
-            end = "error"
-            raise
-        finally:
-            self._ended(end)
+        started, last = time.perf_counter(), 0.0
+        async with contextlib.aclosing(self._worker.generate(request)) as updates:
+            async for update in updates:
+                if num_tokens := len(update.token_ids):
+                    now = time.perf_counter()
+                    if last:
+                        # Tokens that came in one message: their gaps are not known apart.
+                        self._gaps.add((now - last) / num_tokens, num_tokens)
+                    else:
+                        self._first_token(now - started)
+                    last = now
+                yield update
 
     async def embed(self, request: EmbedRequest) -> bytes:
         end = "cancelled"
@@ -176,7 +178,7 @@ class _MeteredWorker:
             end = "error"
             raise
         finally:
-            self._ended(end)
+            self._embedded(end)
 
 
 class _GapCounts:

@@ -19,9 +19,11 @@ from ..config import Config
 from ..errors import BadRequestError, ContextOverflowError, OverloadedError, QueueFullError
 from ..models.loaded import LoadedModel
 from ..models.manager import ModelManager
+from ..text.reply import PLAIN, ReplyFormat
 from .embeddings import Embedded, embed_all
-from .generate import Generation, Prompt
+from .generate import Generation
 from .metrics import Metrics
+from .reading import Prompt
 from .sampling import Sampling, sampling_params
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ class PromptIds:
     prompts: tuple[tuple[int, ...], ...]
     copies: int = 1
     param: str = "messages"  # the field that a too long prompt came from
+    form: ReplyFormat = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,7 @@ class Service:
         finally:
             self.manager.release(model)
         num_prompt_tokens = sum(map(len, inputs))
-        self.metrics.replied(model.name, num_prompt_tokens, 0, 0)
+        self.metrics.replied(model.name, num_prompt_tokens, 0, 0, ())  # the worker's are metered
         return Embedded(vectors, num_prompt_tokens, load_ns)
 
     @contextlib.contextmanager
@@ -190,15 +193,16 @@ class Service:
         self.manager.release(generation.model)
         usage = generation.usage
         counts = usage.num_prompt_tokens, usage.num_cached_tokens, usage.num_completion_tokens
-        self.metrics.replied(generation.model.name, *counts)
+        self.metrics.replied(generation.model.name, *counts, generation.endings)
         logger.info(
             "reply",
             extra=logs.fields(
                 model=generation.model.name,
-                sequences=len(generation),
+                ends=",".join(generation.endings),
                 prompt_tokens=usage.num_prompt_tokens,
                 cached_tokens=usage.num_cached_tokens,
                 completion_tokens=usage.num_completion_tokens,
+                reasoning_tokens=usage.num_reasoning_tokens,
                 load_ms=round(generation.load_ns / 1e6),
                 first_token_ms=round(generation.prompt_ns / 1e6),
                 decode_ms=round(generation.decode_ns / 1e6),
@@ -242,6 +246,7 @@ def _prompts(model: LoadedModel, ids: PromptIds, wish: Wish) -> Sequence[Prompt]
                         seed=(params.seed + len(prompts)) & 0xFFFF_FFFF,
                     ),
                     wish.stop,
+                    ids.form,
                 )
             )
     return prompts

@@ -39,7 +39,11 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
 
 class EventStream(EventSourceResponse):
-    """Server-sent events of JSON values, or of text as it is. `close` is called when it ends, however it ends."""
+    """Server-sent events of JSON values, or of text as it is. `close` is called when it ends, however it ends.
+
+    `named`: an event is called by its value's `type`. `ping_value` is sent to keep the connection alive;
+    None: a comment.
+    """
 
     def __init__(
         self,
@@ -47,12 +51,20 @@ class EventStream(EventSourceResponse):
         close: Callable[[], None],
         ping: float,
         headers: Mapping[str, str],
+        *,
+        named: bool = False,
+        ping_value: Mapping[str, Any] | None = None,
     ) -> None:
+        def ping_event() -> ServerSentEvent:
+            if ping_value is None:
+                return ServerSentEvent(comment="ping", sep="\n")
+            return _event(ping_value, named)
+
         super().__init__(
-            _events(values),
+            _events(values, named),
             headers={**STREAM_HEADERS, **headers},
             ping=ping,
-            ping_message_factory=lambda: ServerSentEvent(comment="ping", sep="\n"),
+            ping_message_factory=ping_event,
             sep="\n",
         )
         self._close = close
@@ -87,10 +99,14 @@ class LineStream(StreamingResponse):
             self._close()
 
 
-async def _events(values: AsyncIterator[Any]) -> AsyncIterator[ServerSentEvent]:
+async def _events(values: AsyncIterator[Any], named: bool) -> AsyncIterator[ServerSentEvent]:
     async for value in values:
-        data = value if isinstance(value, str) else _to_json(value)
-        yield ServerSentEvent(data=data, sep="\n")
+        yield _event(value, named)
+
+
+def _event(value: Any, named: bool) -> ServerSentEvent:
+    data = value if isinstance(value, str) else _to_json(value)
+    return ServerSentEvent(data=data, event=value["type"] if named else None, sep="\n")
 
 
 async def _lines(values: AsyncIterator[Any]) -> AsyncIterator[str]:

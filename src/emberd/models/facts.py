@@ -19,10 +19,11 @@ from ..errors import ModelFileError
 from ..gguf.encoder import EncoderFile, Pooling, is_encoder, open_encoder, pooling_of
 from ..gguf.reader import GGUFFile
 from ..gguf.spec import ModelFile, describe, open_model
+from ..text.reasoning import thinking_of
 
-Capability = Literal["completion", "embedding"]
+Capability = Literal["completion", "tools", "thinking", "embedding"]
 
-_VERSION = 2  # part of the cache key: a change of ModelFacts makes older entries unknown
+_VERSION = 3  # part of the cache key: a change of ModelFacts makes older entries unknown
 _SAMPLE_BYTES = 64 * 1024
 _SAMPLES = 64
 _HINTS: dict[str, tuple[str, float, float]] = {  # field of SamplingParams: key, least, most
@@ -51,14 +52,24 @@ class ModelFacts:
     context_length: int  # trained
     embedding_length: int
     vocab_size: int
+    has_template: (
+        bool  # a chat template; with one, tools can be used, by a prompt of ours if need be
+    )
+    thinks: bool
     is_encoder: bool  # makes embeddings only
     pooling: Pooling | None  # how the file says embeddings are made; None: it is not for that
 
     @property
     def capabilities(self) -> tuple[Capability, ...]:
-        """In Ollama's words, a closed list in some clients."""
-        embeds: tuple[Capability, ...] = ("embedding",) if self.pooling else ()
-        return embeds if self.is_encoder else ("completion", *embeds)
+        """In Ollama's own words only: the list is a closed one in some clients (OL-33)."""
+        generates = not self.is_encoder
+        words: dict[Capability, bool] = {
+            "completion": generates,
+            "tools": generates and self.has_template,
+            "thinking": generates and self.thinks,
+            "embedding": self.pooling is not None,
+        }
+        return tuple(word for word, has in words.items() if has)
 
 
 def read_facts(path: Path, cache_dir: Path) -> ModelFacts:
@@ -111,6 +122,7 @@ def _read(path: Path) -> ModelFacts:
     model = _open(path)
     try:
         description = describe(model)
+        template = model.file.metadata.get("tokenizer.chat_template")
         return ModelFacts(
             digest=content_digest(path),
             architecture=model.spec.architecture,
@@ -120,6 +132,8 @@ def _read(path: Path) -> ModelFacts:
             context_length=model.spec.context_length,
             embedding_length=model.spec.hidden_size,
             vocab_size=model.spec.vocab_size,
+            has_template=isinstance(template, str),
+            thinks=isinstance(template, str) and thinking_of(template) is not None,
             is_encoder=isinstance(model, EncoderFile),
             pooling=pooling_of(model.file),
         )

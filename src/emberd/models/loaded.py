@@ -6,7 +6,7 @@ What the gateway talks to. Knows nothing of HTTP or of either protocol.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -72,6 +72,25 @@ class ModelText:
         finally:
             file.close()
 
+    def chat_ids(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template: str | None = None,
+        **variables: Any,
+    ) -> list[int]:
+        """Prompt ids of a conversation, ready for the reply. Blocks; raises BadRequestError."""
+        chosen = self.template if template is None else ChatTemplate(template, self.tokenizer)
+        return render_to_ids(chosen, self.tokenizer, messages, tools=tools, **variables)
+
+    def plain_ids(self, text: str) -> list[int]:
+        """Ids of text that goes on after a prompt, of which nothing is read as a control token."""
+        return self.tokenizer.encode(text, add_special=False, parse_special=False)
+
+    def control_ids(self, text: str) -> list[int]:
+        """Ids of text that goes on after a prompt: control tokens are read, nothing is put in front."""
+        return self.tokenizer.encode(text, add_special=False, parse_special=True)
+
 
 @dataclass(eq=False, slots=True)
 class LoadedModel:
@@ -111,17 +130,6 @@ class LoadedModel:
         since = datetime.now(timezone.utc) if self.active else self.last_used
         return since + timedelta(seconds=self.keep_alive)
 
-    def chat_ids(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        template: str | None = None,
-        **variables: Any,
-    ) -> list[int]:
-        """Prompt ids of a conversation, ready for the reply. Blocks; raises BadRequestError."""
-        chosen = self.text.template if template is None else ChatTemplate(template, self.tokenizer)
-        return render_to_ids(chosen, self.tokenizer, messages, tools=tools, **variables)
-
     def raw_ids(self, prompt: str) -> list[int]:
         """Ids of text as it is: control tokens are read, BOS stands once where the model wants it. Blocks."""
         return self.tokenizer.encode_prompt(prompt)
@@ -141,5 +149,6 @@ class LoadedModel:
                 )
         return tuple(ids)
 
-    def detokenizer(self) -> Detokenizer:
-        return Detokenizer(self.tokenizer)
+    def detokenizer(self, shown: Collection[int] = ()) -> Detokenizer:
+        """`shown`: control tokens whose names are text to the reader."""
+        return Detokenizer(self.tokenizer, shown=shown)

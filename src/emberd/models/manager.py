@@ -14,11 +14,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ..config import Config
-from ..errors import BadRequestError, EmberdError, OverloadedError
+from ..errors import BadRequestError, EmberdError, ModelNotFoundError, OverloadedError
 from ..protocol import WorkerOptions
 from ..worker.client import WorkerClient
 from .facts import Capability
 from .loaded import LoadedModel, ModelText, Worker
+from .names import alias_target
 from .store import ModelStore, StoredModel
 
 logger = logging.getLogger(__name__)
@@ -27,6 +28,8 @@ _WORDS: dict[Capability, str] = {"completion": "generate", "embedding": "embeddi
 
 StartWorker = Callable[[WorkerOptions], Awaitable[Worker]]
 Wrap = Callable[[Worker, str], Worker]
+_CLAUDE = "claude-*"
+_MAX_TEXTS = 2  # text sides that are kept: vocabularies take tens of megabytes
 
 
 class ModelManager:
@@ -47,15 +50,42 @@ class ModelManager:
         self._loading: dict[Path, asyncio.Task[LoadedModel]] = {}
         self._expiry: dict[Path, asyncio.TimerHandle] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._texts: dict[StoredModel, asyncio.Task[ModelText]] = {}
+        self._standing: list[str] = []  # what `claude-*` means: the first of those to preload,
+        self._last_used: str | None = None  # else the one used last; no encoders
         self._pinned: set[Path] = set()
         self._closed = False
 
     def preload(self, names: Iterable[str]) -> None:
         """Begin to load models which then stay until a request says otherwise."""
         for name in names:
+            self._standing.append(name)
             task = asyncio.ensure_future(self._preload(name))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+    async def find(self, name: str) -> StoredModel:
+        """The model that `name` means: the one so called, else what the settings' aliases say, else, for
+        names as `claude-...`, the first of those loaded at the start, the one used last, or the only one.
+
+        Raises BadRequestError, ModelNotFoundError, ModelFileError.
+        """
+        try:
+            return await asyncio.to_thread(self.store.find, name)
+        except ModelNotFoundError:
+            target = alias_target(name, self._config.aliases)
+            if target is None and alias_target(name, [(_CLAUDE, _CLAUDE)]):
+                target = await self._stand_in(name)
+            if target is None:
+                raise
+        return await asyncio.to_thread(self.store.find, target)
+
+    async def text(self, name: str) -> ModelText:
+        """The text side of the model called `name`. Starts no worker. Raises as `find` does."""
+        stored = await self.find(name)
+        if (model := self._alive(stored.path)) is not None:
+            return model.text
+        return await asyncio.shield(self._text_once(stored))
 
     async def acquire(
         self, name: str, keep_alive: float | None = None, need: Capability | None = None
@@ -66,9 +96,13 @@ class ModelManager:
         BadRequestError (also for a model that cannot do what is needed, which is not loaded then),
         ModelNotFoundError, ModelFileError, ModelLoadError, DeviceError.
         """
-        stored = await asyncio.to_thread(self.store.find, name)
+        stored = await self.find(name)
         if need is not None and need not in stored.facts.capabilities:
-            raise BadRequestError(f'"{name:.512}" does not support {_WORDS[need]}', "model")
+            raise BadRequestError(
+                f'"{name:.512}" does not support {_WORDS.get(need, need)}', "model"
+            )
+        if _generates(stored):
+            self._last_used = stored.name
         while (model := self._alive(stored.path)) is None:
             await asyncio.shield(self._load_once(stored))
         model.keep_alive = (
@@ -88,7 +122,7 @@ class ModelManager:
 
     async def unload(self, name: str) -> StoredModel:
         """Unload `name` as soon as no reply needs it. Raises as `acquire` does for an unknown name."""
-        stored = await asyncio.to_thread(self.store.find, name)
+        stored = await self.find(name)
         model = self._alive(stored.path)
         if model is not None:
             model.keep_alive = 0
@@ -116,11 +150,44 @@ class ModelManager:
 
     async def _preload(self, name: str) -> None:
         try:
-            stored = await asyncio.to_thread(self.store.find, name)
+            stored = await self.find(name)
             self._pinned.add(stored.path)
             self.release(await self.acquire(name))
         except EmberdError as error:
             logger.error("cannot load '%s': %s", name, error)
+
+    async def _stand_in(self, name: str) -> str:
+        for known in self._standing:
+            if _generates(await asyncio.to_thread(self.store.find, known)):
+                return known
+        if self._last_used is not None:
+            return self._last_used
+        stored = [
+            model for model in await asyncio.to_thread(self.store.models) if _generates(model)
+        ]
+        if len(stored) == 1:
+            return stored[0].name
+        raise ModelNotFoundError(
+            name,
+            f"; say which of {len(stored)} models it stands for, as --aliases '{_CLAUDE}=NAME'",
+        )
+
+    def _text_once(self, stored: StoredModel) -> asyncio.Task[ModelText]:
+        task = self._texts.get(stored)
+        if task is None:
+            while len(self._texts) >= _MAX_TEXTS:
+                del self._texts[next(iter(self._texts))]
+            task = asyncio.ensure_future(
+                asyncio.to_thread(ModelText.load, stored.path, self.store.cache_dir)
+            )
+            self._texts[stored] = task
+            task.add_done_callback(lambda done: self._text_ended(stored, done))
+        return task
+
+    def _text_ended(self, stored: StoredModel, done: asyncio.Task[ModelText]) -> None:
+        failed = done.cancelled() or done.exception() is not None
+        if failed and self._texts.get(stored) is done:
+            del self._texts[stored]
 
     def _alive(self, path: Path) -> LoadedModel | None:
         model = self._loaded.get(path)
@@ -153,16 +220,10 @@ class ModelManager:
             max_batch_tokens=config.max_batch_tokens,
             cache_dir=str(config.cache_dir),
         )
-        text = asyncio.ensure_future(
-            asyncio.to_thread(ModelText.load, stored.path, config.cache_dir)
-        )
+        text = self._text_once(stored)
+        worker = await self._start_worker(options)
         try:
-            worker = await self._start_worker(options)
-        except BaseException:
-            text.cancel()
-            raise
-        try:
-            loaded_text = await text
+            loaded_text = await asyncio.shield(text)
         except BaseException:
             await worker.close()
             raise
@@ -209,3 +270,7 @@ class ModelManager:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         logger.info("unloading '%s'", model.name)
+
+
+def _generates(stored: StoredModel) -> bool:
+    return "completion" in stored.facts.capabilities

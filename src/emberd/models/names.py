@@ -6,6 +6,9 @@ from callers and never become paths: they are only compared with names that were
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from ..errors import BadRequestError
 
 DEFAULT_TAG = "latest"
@@ -31,6 +34,16 @@ def short_name(name: str) -> str:
 def name_key(name: str) -> str:
     """Equal for names that mean the same model."""
     return full_name(name).casefold()
+
+
+def alias_target(name: str, aliases: Iterable[tuple[str, str]]) -> str | None:
+    """What the first alias that matches `name` stands for; * in an alias is any text."""
+    name = name.strip()
+    for alias, target in aliases:
+        pattern = ".*".join(re.escape(part) for part in alias.casefold().split("*"))
+        if name_key(alias) == name_key(name) or re.fullmatch(pattern, name.casefold()):
+            return target
+    return None
 
 
 def check_name(name: str, param: str = "model") -> str:

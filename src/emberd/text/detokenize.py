@@ -6,7 +6,7 @@ Knows nothing of stop strings, and nothing of tokens that end a reply: control t
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from .tokenizer import Tokenizer
 
@@ -15,18 +15,22 @@ class Detokenizer:
     """The text of one growing sequence of ids.
 
     `whole`: the ids are a text from its start, so the space that SPM encoding put in front of it is left
-    out; else they continue a prompt, and a space in front is the model's own.
+    out; else they continue a prompt, and a space in front is the model's own. `shown`: control tokens whose
+    names count as text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, whole: bool = False) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, whole: bool = False, shown: Collection[int] = ()
+    ) -> None:
         self._tokenizer = tokenizer
+        self._shown = frozenset(shown)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._drop_space = whole and tokenizer.add_space_prefix
 
     def push(self, ids: Iterable[int]) -> str:
         """Text that these ids complete. Bytes of an unfinished character are held; bytes that can be part
         of none become U+FFFD."""
-        data = b"".join(self._tokenizer.token_bytes(token_id) for token_id in ids)
+        data = b"".join(map(self._bytes, ids))
         if self._drop_space and data:
             self._drop_space = False
             data = data.removeprefix(b" ")
@@ -36,3 +40,8 @@ class Detokenizer:
         """What is still to be shown when no more ids come: an unfinished character is not."""
         self._decoder.reset()
         return ""
+
+    def _bytes(self, token_id: int) -> bytes:
+        if token_id in self._shown:
+            return self._tokenizer.token_text(token_id).encode("utf-8", "replace")
+        return self._tokenizer.token_bytes(token_id)

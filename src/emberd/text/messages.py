@@ -2,7 +2,8 @@
 
 The first of these that a template renders is the prompt; each is the one before it with one more change:
 1. as it is; 2. text parts joined by a newline; 3. missing or null content as "";
-and only where those raise: 4. arguments of tool calls as JSON text; 5. no system role: the text of a system
+and only where those raise: 4. arguments of tool calls as JSON text; 5. ids of tool calls as nine letters and
+digits, which some templates insist on; 6. no system role: the text of a system
 message goes in front of the next user message, a blank line between them, or is a user message of its own
 where none follows.
 A prompt that shows Python's notation of a list or of None gives way to one of 2 or 3 that shows less of it.
@@ -10,7 +11,9 @@ A prompt that shows Python's notation of a list or of None gives way to one of 2
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -63,9 +66,15 @@ def check_depth(value: Any, where: str) -> None:
 
 def adaptations(conversation: Conversation) -> Iterator[tuple[Conversation, bool]]:
     """The conversation as it is and as changed by each step that changes it; with it, whether the step
-    changes the form of the conversation (4, 5) and not only how content is written."""
+    changes the form of the conversation (4 to 6) and not only how content is written."""
     yield conversation, False
-    steps = ((_joined, False), (_filled, False), (_arguments_as_text, True), (_folded, True))
+    steps = (
+        (_joined, False),
+        (_filled, False),
+        (_arguments_as_text, True),
+        (_short_ids, True),
+        (_folded, True),
+    )
     for step, of_form in steps:
         changed = step(conversation)
         if changed != conversation:
@@ -122,6 +131,23 @@ def _arguments_as_text(conversation: Conversation) -> Conversation:
         else message
         for message in conversation
     ]
+
+
+def _short_ids(conversation: Conversation) -> Conversation:
+    changed = []
+    for message in conversation:
+        copy = dict(message)
+        if isinstance(message.get("tool_calls"), list):
+            copy["tool_calls"] = [_with_short_id(call, "id") for call in message["tool_calls"]]
+        changed.append(_with_short_id(copy, "tool_call_id"))
+    return changed
+
+
+def _with_short_id(value: Any, key: str) -> Any:
+    id = value.get(key) if isinstance(value, Mapping) else None
+    if not isinstance(id, str) or re.fullmatch("[A-Za-z0-9]{9}", id):
+        return value
+    return {**value, key: hashlib.sha256(id.encode("utf-8", "replace")).hexdigest()[:9]}
 
 
 def _folded(conversation: Conversation) -> Conversation:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError, nodes
+from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -43,14 +44,27 @@ class _Generation(Extension):
 
 def compiled(source: str, clock: Callable[[], datetime], *, may_append: bool) -> Template:
     """Raises what jinja2 raises. `may_append`: lists and dicts may be changed; give it copies then."""
-    if "{" * 9 in source:
-        raise TemplateError("nine braces in a row")  # jinja2's lexer takes for ever over long runs
-    kind = BoundedEnvironment if may_append else _ImmutableEnvironment
-    environment = kind(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment = _environment(source, BoundedEnvironment if may_append else _ImmutableEnvironment)
     environment.filters["tojson"] = bounded("tojson", _tojson)
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: clock().strftime(form[:MAX_FORMAT])
     return environment.from_string(source)
+
+
+@lru_cache(maxsize=64)
+def variables_of(source: str) -> frozenset[str]:
+    """Names that a template reads from outside; none where it does not parse."""
+    try:
+        tree = _environment(source, _ImmutableEnvironment).parse(source)
+        return frozenset(meta.find_undeclared_variables(tree))
+    except Exception:  # as in ChatTemplate: every use of such a template is refused there
+        return frozenset()
+
+
+def _environment(source: str, kind: type[BoundedEnvironment]) -> BoundedEnvironment:
+    if "{" * 9 in source:
+        raise TemplateError("nine braces in a row")  # jinja2's lexer takes for ever over long runs
+    return kind(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .marks import possible_beginning
+
 
 class StopStrings:
     """Watches one reply. The stop string that is complete first ends it; of several that end at the same
@@ -14,7 +16,6 @@ class StopStrings:
 
     def __init__(self, stops: Iterable[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
-        self._longest = max(map(len, self._stops), default=0)
         self._held = ""
         self.matched: str | None = None
 
@@ -33,7 +34,7 @@ class StopStrings:
             _, start, self.matched = min(found)
             self._held = ""
             return text[:start], self.matched
-        keep = self._possible_beginning(text)
+        keep = possible_beginning(text, self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep], None
 
@@ -41,11 +42,3 @@ class StopStrings:
         """The held text, when no more comes: it was no stop string."""
         held, self._held = self._held, ""
         return held
-
-    def _possible_beginning(self, text: str) -> int:
-        """Length of the longest end of `text` that some stop string begins with."""
-        for length in range(min(self._longest - 1, len(text)), 0, -1):
-            end = text[-length:]
-            if any(stop.startswith(end) for stop in self._stops):
-                return length
-        return 0

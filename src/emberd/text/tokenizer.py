@@ -146,6 +146,10 @@ class Tokenizer:
             UNKNOWN,
         )
 
+    def controls(self, names: Iterable[str]) -> dict[str, int]:
+        """Those of `names` that are control tokens, with their ids."""
+        return {name: self._control[name] for name in names if name in self._control}
+
     @cached_property
     def control_guard(self) -> ControlGuard:
         """Finds the names of control tokens in text from outside."""

@@ -18,8 +18,8 @@ from .shape import rfc3339
 
 Json = dict[str, Any]
 NEVER = datetime(2999, 12, 31, tzinfo=timezone.utc)
-TEMPLATE = "{{ if .System }}{{ .System }}\n\n{{ end }}{{ .Prompt }}"
-"""Clients look into it for .Tools and .Suffix, which are not served; prompts are made by the file's own template."""
+_SYSTEM = "{{ if .System }}{{ .System }}\n\n{{ end }}"
+_TOOLS = "{{ if .Tools }}{{ .Tools }}\n\n{{ end }}"
 
 _PARAMETERS = {
     "temperature": "temperature",
@@ -77,6 +77,12 @@ def details(stored: StoredModel) -> Json:
     }
 
 
+def template(stored: StoredModel) -> str:
+    """A text of Ollama's form, into which clients look for .Tools and .System (OL-34); prompts are made by the
+    file's own template."""
+    return f"{_SYSTEM}{_TOOLS if stored.facts.has_template else ''}{{{{ .Prompt }}}}"
+
+
 def context_length(stored: StoredModel, config: Config) -> int:
     """What would be served, as far as it is known before the model is loaded."""
     trained = stored.facts.context_length
@@ -97,7 +103,7 @@ def show(store: ModelStore, config: Config, name: str, verbose: bool) -> Json:
         "license": _text(metadata.get("general.license")),
         "modelfile": f"# Found by emberd\nFROM {stored.name}\n",
         "parameters": _parameters(sampling_hints(metadata), context_length(stored, config)),
-        "template": TEMPLATE,
+        "template": template(stored),
         "details": details(stored),
         "model_info": info,
         "capabilities": list(stored.facts.capabilities),

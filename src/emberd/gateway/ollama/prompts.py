@@ -5,11 +5,13 @@ Blocks; runs in a thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ...models.loaded import LoadedModel
+from ...text.reply import ReplyFormat
+from ..conversation import Conversation
 from ..service import PromptIds, fits
 from .schema import ChatRequest, GenerateRequest, Message, ToolCall
 
@@ -32,35 +34,38 @@ def generate_prompt(model: LoadedModel, body: GenerateRequest) -> PromptIds:
     messages: Messages = [{"role": "user", "content": prompt}]
     if body.system:
         messages.insert(0, {"role": "system", "content": body.system})
-    ids = model.chat_ids(messages, None, body.template or None)
+    conversation = Conversation(messages, thinking=body.thinking(), template=body.template or None)
+    ids, form = conversation.read(model.text, body.model)
     if body.context:
         bos = model.tokenizer.bos_id
-        ids = ids[1:] if bos is not None and ids[:1] == [bos] else ids  # the context has it
-        ids = [*model.known_ids(body.context, "context"), *ids]
-    return PromptIds((tuple(ids),), param="prompt")
+        ids = ids[1:] if bos is not None and ids[:1] == (bos,) else ids  # the context has it
+        ids = (*model.known_ids(body.context, "context"), *ids)
+    return PromptIds((ids,), param="prompt", form=form)
 
 
 def chat_prompt(model: LoadedModel, body: ChatRequest, cut: Cut) -> PromptIds:
     """Raises BadRequestError. What `truncate` leaves out is counted in `cut`."""
-    messages = [_message(message) for message in body.messages]
+    names = {c.id: c.function.name for m in body.messages for c in m.tool_calls or () if c.id}
+    messages = [_message(message, names) for message in body.messages]
 
-    def encode(kept: Messages) -> list[int]:
-        return model.chat_ids(kept, body.tools or None)
+    def read(kept: Messages) -> tuple[tuple[int, ...], ReplyFormat]:
+        conversation = Conversation(kept, body.tools or None, body.thinking())
+        return conversation.read(model.text, body.model)
 
-    ids = encode(messages)
+    ids, form = read(messages)
     if body.truncate and not fits(model, len(ids)):
-        kept, kept_ids = _newest_turns(messages, encode, lambda ids: fits(model, len(ids)))
+        kept, kept_ids = _newest_turns(messages, lambda m: read(m)[0], lambda n: fits(model, n))
         cut.num_messages = len(messages) - len(kept)
         cut.num_tokens = len(ids) - len(kept_ids)
         ids = kept_ids
-    return PromptIds((tuple(ids),))
+    return PromptIds((ids,), form=form)
 
 
 def _newest_turns(
     messages: Messages,
-    encode: Callable[[Messages], list[int]],
-    fits: Callable[[Sequence[int]], bool],
-) -> tuple[Messages, list[int]]:
+    encode: Callable[[Messages], tuple[int, ...]],
+    fits: Callable[[int], bool],
+) -> tuple[Messages, tuple[int, ...]]:
     """The most turns, counted from the end, that fit; at least the last.
 
     A turn begins with a user message. System messages belong to none and always stay.
@@ -76,14 +81,14 @@ def _newest_turns(
     low, high = 1, len(starts)
     while low < high:
         middle = (low + high) // 2
-        if fits(encode(without(middle))):
+        if fits(len(encode(without(middle)))):
             high = middle
         else:
             low = middle + 1
     return without(low), encode(without(low))
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message(message: Message, names: Mapping[str, str]) -> dict[str, Any]:
     result: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.thinking is not None:
         result["reasoning_content"] = message.thinking
@@ -91,7 +96,7 @@ def _message(message: Message) -> dict[str, Any]:
         result["tool_calls"] = [_call(call) for call in message.tool_calls]
     if message.tool_call_id is not None:
         result["tool_call_id"] = message.tool_call_id
-    if name := message.tool_name or message.name:
+    if name := message.tool_name or message.name or names.get(message.tool_call_id or ""):
         result["name"] = name
     return result
 

@@ -78,8 +78,9 @@ async def running(request: Request) -> Response:
 async def show_model(request: Request) -> Response:
     body, _ = await read_body(request, ShowRequest)
     service = service_of(request)
+    stored = await service.manager.find(body.wanted())
     description = await asyncio.to_thread(
-        show, service.manager.store, service.config, body.wanted(), bool(body.verbose)
+        show, service.manager.store, service.config, stored.name, bool(body.verbose)
     )
     return JSONResponse(description)
 

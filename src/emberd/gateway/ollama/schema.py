@@ -10,6 +10,7 @@ from pydantic import Field
 from ...config import keep_alive_seconds
 from ...errors import BadRequestError
 from ..body import Flag, Number, Schema, Text, Whole
+from ..conversation import ThinkingWish
 from ..sampling import MAX_PENALTY_WINDOW, Sampling
 
 _GO_TEMPLATE = re.compile(r"\{\{[^{}]*(?<![\w'\"\])])[.$]")
@@ -77,12 +78,19 @@ class GeneratingFields(Schema):
         except ValueError as error:
             raise BadRequestError(f"'keep_alive': {error}", "keep_alive") from None
 
+    def thinking(self) -> ThinkingWish:
+        """Unset is on where the model can think (OL-10). Raises BadRequestError."""
+        if self.think is None or self.think == "":
+            return ThinkingWish(mode=True)
+        if isinstance(self.think, bool):
+            return ThinkingWish(mode=self.think, required=True)
+        return ThinkingWish(mode=True, effort=self.think, required=True)
+
     def refuse_unserved(self) -> None:
         """Raises BadRequestError for what would change the answer if it were served."""
         if self.format not in (None, ""):
             raise BadRequestError("'format' is not supported yet; leave it out", "format")
-        if self.think not in (None, False, ""):
-            raise BadRequestError(f'"{self.model:.512}" does not support thinking', "think")
+        self.thinking()
         if self.logprobs:
             raise BadRequestError("'logprobs' is not supported yet; leave it out", "logprobs")
 

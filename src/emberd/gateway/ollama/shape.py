@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Protocol
 
 from ...errors import EmberdError
 from ..errors import ollama_error
+from ..events import Finish, ReasoningDelta, Reply, TextDelta, ToolCall, ToolCallArguments
 from ..generate import Generation
 from .prompts import Cut
 
@@ -17,50 +18,66 @@ Json = dict[str, Any]
 MAX_CONTEXT_BYTES = 32 * 1024  # of `context` as JSON: clients' line buffers end at 64 KiB
 
 
+class Place(Protocol):
+    """Where a route puts a reply's parts."""
+
+    def __call__(self, text: str, thinking: str = "", calls: Sequence[Json] = ()) -> Json: ...
+
+
 @dataclass(slots=True)
 class Answer:
     """One answer. `place` puts text where the route has it: `response`, or `message.content`."""
 
     model: str  # as asked for
-    place: Callable[[str], Json]
+    place: Place
     with_context: bool = False
     cut: Cut = field(default_factory=Cut)
     started_ns: int = field(default_factory=time.perf_counter_ns)
 
     async def lines(self, generation: Generation, ping: float) -> AsyncIterator[Json]:
-        """Pieces and the closing line; an empty piece after each `ping` seconds of silence."""
+        """Pieces and the closing line; an empty piece after each `ping` seconds of silence. A call is told
+        whole, once its arguments are complete."""
+        reply, num_told = Reply(), 0
         try:
             while not generation.finished:
                 news = await generation.take(ping)
                 if not news:
-                    yield self.piece("")
-                for delta in news:
-                    if delta.text:
-                        yield self.piece(delta.text)
-                    if delta.finish_reason is not None:
-                        yield self.closing("", delta.finish_reason, generation)
+                    yield self._piece("")
+                for _, event in news:
+                    if not isinstance(event, ToolCallArguments):
+                        for one in reply.calls[num_told:]:
+                            yield self._piece("", calls=calls([one], num_told))
+                        num_told = len(reply.calls)
+                    reply.add(event)
+                    match event:
+                        case TextDelta(text):
+                            yield self._piece(text)
+                        case ReasoningDelta(text):
+                            yield self._piece("", text)
+                        case Finish():
+                            yield self._closing(Reply(reason=event.reason), generation)
         except EmberdError as error:
             yield ollama_error(error)
 
     async def whole(self, generation: Generation) -> Json:
         """Raises EmberdError."""
-        (delta,) = await generation.whole()
-        return self.closing(delta.text, delta.finish_reason or "stop", generation)
-
-    def piece(self, text: str) -> Json:
-        return {**self._head(), **self.place(text), "done": False}
+        (reply,) = await generation.whole()
+        return self._closing(reply, generation)
 
     def bare(self, done_reason: str) -> Json:
         """The answer to a request that only loads or unloads."""
         return {**self._head(), **self.place(""), "done": True, "done_reason": done_reason}
 
-    def closing(self, text: str, done_reason: str, generation: Generation) -> Json:
+    def _piece(self, text: str, thinking: str = "", calls: Sequence[Json] = ()) -> Json:
+        return {**self._head(), **self.place(text, thinking, calls), "done": False}
+
+    def _closing(self, reply: Reply, generation: Generation) -> Json:
         counts = generation.usage
         line = {
             **self._head(),
-            **self.place(text),
+            **self.place(reply.text, reply.reasoning, calls(reply.calls)),
             "done": True,
-            "done_reason": done_reason,
+            "done_reason": "length" if reply.reason == "length" else "stop",
             "total_duration": max(1, time.perf_counter_ns() - self.started_ns),
             "load_duration": generation.load_ns,
             "prompt_eval_count": counts.num_prompt_tokens,
@@ -87,12 +104,30 @@ class Answer:
         return {"model": self.model, "created_at": rfc3339(datetime.now(timezone.utc))}
 
 
-def response_text(text: str) -> Json:
-    return {"response": text}
+def response_text(text: str, thinking: str = "", calls: Sequence[Json] = ()) -> Json:
+    """Of generate, which has no tools."""
+    return {"response": text} | ({"thinking": thinking} if thinking else {})
 
 
-def message_text(text: str) -> Json:
-    return {"message": {"role": "assistant", "content": text}}
+def message_text(text: str, thinking: str = "", calls: Sequence[Json] = ()) -> Json:
+    message: Json = {"role": "assistant", "content": text}
+    if thinking:
+        message["thinking"] = thinking
+    if calls:
+        message["tool_calls"] = list(calls)
+    return {"message": message}
+
+
+def calls(made: Sequence[ToolCall], first: int = 0) -> list[Json]:
+    """Calls as this API writes them; those whose arguments the token limit cut are left out."""
+    return [
+        {
+            "id": f"call_{call.id}",
+            "function": {"index": index, "name": call.name, "arguments": arguments},
+        }
+        for index, call in enumerate(made, first)
+        if (arguments := call.parsed()) is not None
+    ]
 
 
 def rfc3339(time: datetime) -> str:

@@ -37,8 +37,9 @@ def _message(message: ChatMessage, names: dict[str, str]) -> dict[str, Any]:
     name = message.name or names.get(message.tool_call_id or "")
     if name is not None:
         result["name"] = name
-    if message.reasoning_content is not None:
-        result["reasoning_content"] = message.reasoning_content
+    reasoning = message.reasoning_content or message.reasoning
+    if reasoning is not None:
+        result["reasoning_content"] = reasoning
     return result
 
 

@@ -15,12 +15,15 @@ from ...errors import BadRequestError
 from ...models.loaded import LoadedModel
 from ...models.names import short_name
 from ...models.store import StoredModel
-from ..body import ignored_header
+from ..anthropic import describe as anthropic
+from ..body import ignored_header, refuse_ignored
+from ..conversation import Conversation
 from ..generate import Generation
 from ..routing import documented, read_body, request_id_of, service_of
-from ..service import PromptIds, Service, Wish
+from ..service import PromptIds, Wish
 from ..stream import EventStream, while_connected
 from .messages import template_messages
+from .reasoning import reasoning_names, thinking_wish, unused_fields
 from .schema import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -41,18 +44,30 @@ _TEMPLATE_NAMES = {"messages", "tools", "documents", "add_generation_prompt", "t
 async def chat_completions(request: Request) -> Response:
     body, raw = await read_body(request, ChatCompletionRequest)
     refuse_unserved_chat(body)
-    messages = template_messages(body.messages)
-    tools = None if body.tool_choice == "none" else body.tools or None
-    variables = _template_variables(body)
+    conversation = Conversation(
+        template_messages(body.messages),
+        None if body.tool_choice == "none" else body.tools or None,
+        thinking_wish(body),
+        _template_variables(body),
+        one_call=body.parallel_tool_calls is False,
+    )
 
     def read_prompts(model: LoadedModel) -> PromptIds:
-        ids = model.chat_ids(messages, tools, **variables)
-        return PromptIds((tuple(ids),), body.n or 1)
+        if service_of(request).config.strict:
+            refuse_ignored(unused_fields(raw, model.text.template.source))
+        ids, form = conversation.read(model.text, body.model)
+        return PromptIds((ids,), body.n or 1, form=form)
 
     limit = body.max_completion_tokens or body.max_tokens
     generation = await _start(request, body, body.sampling(limit), read_prompts)
-    answer = Answer(ChatShape(), body.model)
-    return await _respond(request, body, answer, generation, ignored_header(raw, type(body)))
+    answer = Answer(
+        ChatShape(reasoning_names(body, service_of(request).config.reasoning_keys)), body.model
+    )
+    headers = ignored_header(raw, type(body))
+    if unused := unused_fields(raw, generation.model.text.template.source):
+        known = headers.get("x-emberd-ignored")
+        headers["x-emberd-ignored"] = ", ".join([*([known] if known else []), *unused])
+    return await _respond(request, body, answer, generation, headers)
 
 
 @router.post("/completions", openapi_extra=documented(CompletionRequest))
@@ -72,14 +87,16 @@ async def completions(request: Request) -> Response:
 async def list_models(request: Request) -> Response:
     service = service_of(request)
     stored = await asyncio.to_thread(service.manager.store.models)
-    return JSONResponse({"object": "list", "data": [_model(service, model) for model in stored]})
+    items = [_model(request, model) for model in stored]
+    if anthropic.asked_for(request):
+        return JSONResponse(anthropic.listing(items))
+    return JSONResponse({"object": "list", "data": items})
 
 
 @router.get("/models/{name:path}")
 async def show_model(request: Request, name: str) -> Response:
-    service = service_of(request)
-    stored = await asyncio.to_thread(service.manager.store.find, name)
-    return JSONResponse({**_model(service, stored), "id": name})
+    stored = await service_of(request).manager.find(name)
+    return JSONResponse({**_model(request, stored), "id": name})
 
 
 async def _start(
@@ -142,12 +159,15 @@ def _raw_prompts(
     )
 
 
-def _model(service: Service, stored: StoredModel) -> dict[str, Any]:
+def _model(request: Request, stored: StoredModel) -> dict[str, Any]:
+    service = service_of(request)
     loaded = service.manager.loaded_from(stored.path)
     facts = stored.facts
     context_length = loaded.context_length if loaded else facts.context_length
     if loaded is None and service.config.ctx is not None:
         context_length = min(context_length, service.config.ctx)
+    if anthropic.asked_for(request):
+        return anthropic.model_item(stored, context_length)
     return {
         "id": short_name(stored.name),
         "object": "model",

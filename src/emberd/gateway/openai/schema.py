@@ -13,6 +13,7 @@ from ..sampling import MAX_PENALTY_WINDOW, Sampling
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 KeepAlive = Number | Text
 _MAX_STOPS = 64
+Budget = Annotated[Whole, Field(ge=0, lt=1 << 31)]
 
 
 class StreamOptions(Schema):
@@ -85,6 +86,23 @@ class ChatMessage(Schema):
     tool_call_id: Text | None = None
     function_call: FunctionCall | None = None
     reasoning_content: Text | None = None
+    reasoning: Text | None = None
+
+
+class Reasoning(Schema):
+    """OpenRouter's spelling."""
+
+    effort: Text | None = None
+    max_tokens: Budget | None = None
+    enabled: Flag | None = None
+    exclude: Flag | None = None
+
+
+class Thinking(Schema):
+    """Anthropic's spelling, which some send here."""
+
+    type: Literal["enabled", "disabled", "adaptive"] | None = None
+    budget_tokens: Budget | None = None
 
 
 class ChatCompletionRequest(SamplingFields):
@@ -92,6 +110,7 @@ class ChatCompletionRequest(SamplingFields):
     max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Text | dict[str, Any] | None = None
+    parallel_tool_calls: Flag | None = None
     response_format: dict[str, Any] | None = None
     logprobs: Flag | None = None
     top_logprobs: Whole | None = None
@@ -103,6 +122,11 @@ class ChatCompletionRequest(SamplingFields):
     guided_regex: Any = None
     guided_choice: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: Text | None = None
+    reasoning: Reasoning | None = None
+    think: Flag | Text | None = None
+    thinking: Thinking | None = None
+    thinking_token_budget: Budget | None = None
 
 
 class CompletionRequest(SamplingFields):

@@ -14,7 +14,16 @@ from typing import Any, Protocol
 from ... import __version__
 from ...errors import EmberdError
 from ..errors import openai_error
-from ..generate import Delta, Generation
+from ..events import (
+    Event,
+    Finish,
+    ReasoningDelta,
+    Reply,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallStart,
+)
+from ..generate import Generation
 from ..stream import DONE
 
 Json = dict[str, Any]
@@ -24,54 +33,84 @@ FINGERPRINT = f"emberd-{__version__}"
 class Shape(Protocol):
     """How one of the two routes writes its choices."""
 
-    prefix: str
-    object: str
-    chunk_object: str
+    @property
+    def prefix(self) -> str: ...
+
+    @property
+    def object(self) -> str: ...
+
+    @property
+    def chunk_object(self) -> str: ...
 
     def opening(self) -> Json | None:
         """What a choice of the first chunk holds; None: the route has no such chunk."""
 
-    def piece(self, text: str) -> Json: ...
+    def piece(self, event: Event) -> Json | None:
+        """What a choice holds for an event before the end; None: nothing is told of it."""
 
     def closing(self) -> Json: ...
 
-    def whole(self, text: str) -> Json: ...
+    def whole(self, reply: Reply) -> Json: ...
 
 
+@dataclass(frozen=True, slots=True)
 class ChatShape:
-    prefix = "chatcmpl"
-    object = "chat.completion"
-    chunk_object = "chat.completion.chunk"
+    """`reasoning_names`: the keys under which reasoning is told; none: it is left out."""
+
+    reasoning_names: tuple[str, ...] = ("reasoning_content",)
+    prefix: str = "chatcmpl"
+    object: str = "chat.completion"
+    chunk_object: str = "chat.completion.chunk"
 
     def opening(self) -> Json | None:
         return {"delta": {"role": "assistant", "content": ""}}
 
-    def piece(self, text: str) -> Json:
-        return {"delta": {"content": text}}
+    def piece(self, event: Event) -> Json | None:
+        match event:
+            case TextDelta(text):
+                return {"delta": {"content": text}}
+            case ReasoningDelta(text) if self.reasoning_names:
+                return {"delta": dict.fromkeys(self.reasoning_names, text)}
+            case ToolCallStart(index, id, name):
+                return {"delta": {"tool_calls": [{"index": index, **call(id, name, "")}]}}
+            case ToolCallArguments(index, fragment):
+                function = {"arguments": fragment}
+                return {"delta": {"tool_calls": [{"index": index, "function": function}]}}
+        return None
 
     def closing(self) -> Json:
         return {"delta": {}}
 
-    def whole(self, text: str) -> Json:
-        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+    def whole(self, reply: Reply) -> Json:
+        message: Json = {"role": "assistant", "content": reply.text, "refusal": None}
+        if reply.reasoning:
+            message |= dict.fromkeys(self.reasoning_names, reply.reasoning)
+        if reply.calls:
+            message["content"] = reply.text or None
+            message["tool_calls"] = [
+                {"index": index, **call(one.id, one.name, one.arguments)}
+                for index, one in enumerate(reply.calls)
+            ]
+        return {"message": message}
 
 
+@dataclass(frozen=True, slots=True)
 class CompletionShape:
-    prefix = "cmpl"
-    object = "text_completion"
-    chunk_object = "text_completion"
+    prefix: str = "cmpl"
+    object: str = "text_completion"
+    chunk_object: str = "text_completion"
 
     def opening(self) -> Json | None:
         return None
 
-    def piece(self, text: str) -> Json:
-        return {"text": text}
+    def piece(self, event: Event) -> Json | None:
+        return {"text": event.text} if isinstance(event, TextDelta) else None
 
     def closing(self) -> Json:
         return {"text": ""}
 
-    def whole(self, text: str) -> Json:
-        return {"text": text}
+    def whole(self, reply: Reply) -> Json:
+        return {"text": reply.text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +125,8 @@ class Answer:
     async def whole(self, generation: Generation) -> Json:
         """The answer in one object. Raises EmberdError."""
         choices = [
-            _choice(delta.index, self.shape.whole(delta.text), delta.finish_reason)
-            for delta in await generation.whole()
+            _choice(index, self.shape.whole(reply), reply.reason)
+            for index, reply in enumerate(await generation.whole())
         ]
         return {
             **self._head(self.shape.object, choices),
@@ -101,12 +140,11 @@ class Answer:
             if (opening := self.shape.opening()) is not None:
                 for index in range(len(generation)):
                     yield self._chunk([_choice(index, opening)], include_usage)
-            async for delta in generation:
-                if delta.text:
-                    piece = self.shape.piece(delta.text)
-                    yield self._chunk([_choice(delta.index, piece)], include_usage)
-                if delta.finish_reason is not None:
-                    yield self._closing_chunk(generation, delta, include_usage)
+            async for index, event in generation:
+                if isinstance(event, Finish):
+                    yield self._closing_chunk(generation, index, event, include_usage)
+                elif (piece := self.shape.piece(event)) is not None:
+                    yield self._chunk([_choice(index, piece)], include_usage)
             if include_usage:
                 head = self._head(self.shape.chunk_object, [])
                 yield head | {"usage": usage(generation), "timings": timings(generation)}
@@ -114,8 +152,10 @@ class Answer:
         except EmberdError as error:
             yield openai_error(error)
 
-    def _closing_chunk(self, generation: Generation, delta: Delta, include_usage: bool) -> Json:
-        choice = _choice(delta.index, self.shape.closing(), delta.finish_reason)
+    def _closing_chunk(
+        self, generation: Generation, index: int, finish: Finish, include_usage: bool
+    ) -> Json:
+        choice = _choice(index, self.shape.closing(), finish.reason)
         chunk = self._chunk([choice], include_usage)
         return chunk | {"timings": timings(generation)} if generation.finished else chunk
 
@@ -134,6 +174,15 @@ class Answer:
         }
 
 
+def call(id: str, name: str, arguments: str) -> Json:
+    """A tool call as this API writes it."""
+    return {
+        "id": f"call_{id}",
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
+
+
 def usage(generation: Generation) -> Json:
     counts = generation.usage
     return {
@@ -141,7 +190,7 @@ def usage(generation: Generation) -> Json:
         "completion_tokens": counts.num_completion_tokens,
         "total_tokens": counts.num_prompt_tokens + counts.num_completion_tokens,
         "prompt_tokens_details": {"cached_tokens": counts.num_cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": counts.num_reasoning_tokens},
     }
 
 

@@ -1,0 +1,95 @@
+"""Anthropic routes: their shapes to the internal request and back, nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from ...models.loaded import LoadedModel
+from ...text.reasoning import thinking_of
+from ..body import ignored_header, refuse_ignored
+from ..conversation import Conversation, ThinkingWish
+from ..routing import documented, read_body, request_id_of, service_of
+from ..service import PromptIds, Wish
+from ..stream import EventStream, while_connected
+from .messages import continued_text, template_messages
+from .schema import CountTokensRequest, MessagesRequest, refuse_unserved
+from .shape import PING, Answer
+from .tools import Tools, read_tools
+
+router = APIRouter(prefix="/v1/messages")
+BODIES = (MessagesRequest, CountTokensRequest)
+DEFAULTS: dict[str, Any] = {"temperature": 1.0}
+
+
+@router.post("", openapi_extra=documented(MessagesRequest))
+async def messages(request: Request) -> Response:
+    body, raw = await read_body(request, MessagesRequest)
+    refuse_unserved(body)
+    tools = read_tools(body.tools, body.tool_choice)
+    conversation = _conversation(body, tools)
+
+    def read_prompts(model: LoadedModel) -> PromptIds:
+        if service.config.strict:
+            refuse_ignored([*tools.left_out, *_unused_thinking(body, model)])
+        ids, form = conversation.read(model.text, body.model)
+        return PromptIds((ids,), form=form)
+
+    service = service_of(request)
+    wish = Wish(body.sampling(), DEFAULTS, body.stops())
+    start = service.start(request_id_of(request), body.model, None, wish, read_prompts)
+    generation = await while_connected(request, start)
+    answer = Answer(body.model, body.max_tokens, body.shows_thinking)
+    unused = [*tools.left_out, *_unused_thinking(body, generation.model)]
+    headers = ignored_header({**raw, **dict.fromkeys(unused, True)}, type(body))
+    if body.stream:
+        events = answer.events(generation)
+        ping = service.config.ping
+        return EventStream(events, generation.close, ping, headers, named=True, ping_value=PING)
+    try:
+        whole = await while_connected(request, answer.whole(generation))
+    finally:
+        generation.close()
+    return JSONResponse(whole, headers=headers)
+
+
+@router.post("/count_tokens", openapi_extra=documented(CountTokensRequest))
+async def count_tokens(request: Request) -> Response:
+    """The prompt's exact length. Needs no worker: it neither loads the model nor waits for replies."""
+    body, _ = await read_body(request, CountTokensRequest)
+    conversation = _conversation(body, read_tools(body.tools, body.tool_choice))
+    text = await service_of(request).manager.text(body.model)
+    ids, _ = await asyncio.to_thread(conversation.read, text, body.model)
+    return JSONResponse({"input_tokens": len(ids)})
+
+
+def _conversation(body: CountTokensRequest, tools: Tools) -> Conversation:
+    conversation = template_messages(body.system, body.messages)
+    continued = continued_text(conversation)
+    choice = body.tool_choice
+    return Conversation(
+        conversation,
+        tools.functions,
+        _thinking(body),
+        continued=continued,
+        one_call=choice is not None and choice.disable_parallel_tool_use is True,
+    )
+
+
+def _unused_thinking(body: MessagesRequest, model: LoadedModel) -> list[str]:
+    """Names thinking that was asked for and that the model cannot do."""
+    asked = body.thinking is not None and body.thinking.type == "enabled"
+    return ["thinking.enabled"] if asked and not thinking_of(model.text.template.source) else []
+
+
+def _thinking(body: CountTokensRequest) -> ThinkingWish:
+    """A model that cannot think answers without: agents ask for thinking whatever the model is."""
+    effort = body.output_config.effort if body.output_config else None
+    asked = body.thinking
+    if asked is None or asked.type in ("adaptive", "between_tools"):
+        return ThinkingWish(effort=effort, param="output_config.effort")
+    mode = asked.type == "enabled"
+    return ThinkingWish(mode, effort, asked.budget_tokens, param="thinking")

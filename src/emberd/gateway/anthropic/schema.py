@@ -1,0 +1,97 @@
+"""Anthropic request bodies: the fields that are used, and those that must be refused rather than ignored."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ...errors import NotSupportedError
+from ..body import Flag, Number, Schema, Text, Whole
+from ..sampling import Sampling
+
+Blocks = list[dict[str, Any]]
+_MAX_STOPS = 64
+
+
+class Message(Schema):
+    role: Literal["user", "assistant", "system"]
+    content: Text | Blocks
+
+
+class Tool(Schema):
+    """A function, or one of Anthropic's own tools, which are known by `type`."""
+
+    name: Text | None = None
+    type: Text | None = None
+    description: Text | None = None
+    input_schema: dict[str, Any] | None = None
+
+
+class ToolChoice(Schema):
+    type: Literal["auto", "any", "tool", "none"]
+    name: Text | None = None
+    disable_parallel_tool_use: Flag | None = None
+
+
+class Thinking(Schema):
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    budget_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class OutputConfig(Schema):
+    effort: Text | None = None
+    format: dict[str, Any] | None = None
+
+
+class CountTokensRequest(Schema):
+    """What makes the prompt."""
+
+    model: Text
+    messages: Annotated[list[Message], Field(min_length=1)]
+    system: Text | Blocks | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+
+
+class MessagesRequest(CountTokensRequest):
+    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    stop_sequences: Annotated[list[Text], Field(max_length=_MAX_STOPS)] | None = None
+    stream: Flag | None = None
+    temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[Whole, Field(ge=-1, lt=1 << 31)] | None = None
+    output_format: dict[str, Any] | None = None
+
+    def sampling(self) -> Sampling:
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            max_tokens=self.max_tokens,
+        )
+
+    def stops(self) -> tuple[str, ...]:
+        return tuple(stop for stop in self.stop_sequences or () if stop)
+
+    @property
+    def shows_thinking(self) -> bool:
+        return self.thinking is None or self.thinking.display != "omitted"
+
+
+def refuse_unserved(body: MessagesRequest) -> None:
+    """Raises NotSupportedError for what would change the answer if it were served."""
+    if body.output_format is not None:
+        raise _unserved("output_format")
+    if body.output_config is not None and body.output_config.format is not None:
+        raise _unserved("output_config.format")
+    if body.tool_choice is not None and body.tool_choice.type in ("any", "tool"):
+        raise _unserved("tool_choice", "that forces a call")
+
+
+def _unserved(field: str, detail: str = "") -> NotSupportedError:
+    subject = f"'{field}' {detail}".rstrip()
+    return NotSupportedError(f"{subject} is not supported by this build; leave it out", field)

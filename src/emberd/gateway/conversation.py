@@ -1,0 +1,130 @@
+"""A conversation in the one form that all dialects make, and its way to prompt ids and a reply format.
+
+Here a dialect's wishes for thinking meet what the model can do. Blocks; runs in a thread. Knows no dialect.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import BadRequestError
+from ..models.loaded import ModelText
+from ..text.reasoning import EFFORTS, Thinking, reasoning_name, thinking_of, with_reasoning_as
+from ..text.reply import ReplyFormat
+from ..text.tools.body import tools_of
+from ..text.tools.prompt import as_text, has_tool_messages
+from ..text.tools.syntax import HERMES, tool_support
+
+_TAIL = 32  # tokens at a prompt's end in which an open thinking tag is looked for
+_BUDGETS = {"minimal": 512, "low": 2048, "medium": 8192}
+"""Reasoning tokens of an effort, for models whose template has no word for it; higher ones have no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingWish:
+    """What a caller asked of thinking, folded from a dialect's spellings.
+
+    `required`: a model that cannot think is refused, naming `param`; else the wish does nothing there.
+    """
+
+    mode: bool | None = None  # None: the model's default
+    effort: str | None = None  # one of EFFORTS
+    budget: int | None = None  # reasoning tokens
+    required: bool = False
+    param: str = "think"
+
+    def __post_init__(self) -> None:
+        if self.effort is not None and self.effort not in EFFORTS:
+            raise BadRequestError(
+                f"'{self.param}': effort '{self.effort:.64}' is not one of none, {', '.join(EFFORTS)}",
+                self.param,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages and tools as chat templates read them (OpenAI's form, see text/messages.py)."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None = None  # None: calls in the reply stay text
+    thinking: ThinkingWish = ThinkingWish()
+    variables: Mapping[str, Any] = field(default_factory=dict)  # further ones of the template
+    template: str | None = None  # instead of the model's own
+    one_call: bool = False  # the reply ends where a second call would begin
+
+    def __post_init__(self) -> None:
+        for index, tool in enumerate(self.tools or ()):
+            _check_tool(tool, f"tools[{index}]")
+
+    continued: str = ""  # the beginning of the reply; where there is one, the model does not think
+
+    def read(self, model: ModelText, name: str) -> tuple[tuple[int, ...], ReplyFormat]:
+        """Prompt ids, ready for the reply, and how the reply is to be read. Raises BadRequestError, in
+        which `name` is the model's."""
+        ids, form = self._read(model, name)
+        return (*ids, *model.plain_ids(self.continued)) if self.continued else ids, form
+
+    def _read(self, model: ModelText, name: str) -> tuple[tuple[int, ...], ReplyFormat]:
+        source = self.template if self.template is not None else model.template.source
+        thinking, wish = thinking_of(source), self.thinking
+        if self.continued:
+            wish = dataclasses.replace(wish, mode=False)
+        if thinking is None and wish.required and wish.mode is not False:
+            raise BadRequestError(f'"{name:.512}" does not support thinking', wish.param)
+        support = tool_support(source)
+        messages, tools = with_reasoning_as(reasoning_name(source), self.messages), self.tools
+        variables = dict(self.variables)
+        unknown = "tool_calls" not in source and has_tool_messages(messages)
+        if support is None and (tools or unknown):
+            messages, tools = as_text(messages, tools or ()), None
+        elif support is not None and tools and support.variable != "tools":
+            variables.setdefault(support.variable, tools)
+        if thinking is not None:
+            variables = {**thinking.variables(wish.mode, wish.effort), **variables}
+        ids = model.chat_ids(messages, tools, self.template, **variables)
+        form = ReplyFormat()
+        if self.tools:
+            syntax = support.syntax if support else HERMES
+            form = ReplyFormat(syntax=syntax, tools=tools_of(self.tools), one_call=self.one_call)
+        if thinking is not None:
+            tail = model.tokenizer.decode(ids[-_TAIL:], show_special=True).rstrip()
+            inside, budget = tail.endswith(thinking.tags.open.rstrip()), _budget(wish, thinking)
+            if inside and budget == 0:
+                ids = [*ids, *model.control_ids(thinking.tags.forced_close)]
+                inside = False
+            form = dataclasses.replace(
+                form, thinking=thinking.tags, inside_thinking=inside, thinking_budget=budget
+            )
+        return tuple(ids), form
+
+
+def _check_tool(tool: Mapping[str, Any], path: str) -> None:
+    """Raises BadRequestError where a tool is not a function with a name."""
+    if not isinstance(tool, Mapping):
+        raise BadRequestError(f"'{path}' must be an object", path)
+    kind = tool.get("type", "function")
+    if kind != "function":
+        raise BadRequestError(
+            f"'{path}.type': tools of type {kind!r:.64} are not supported; send functions",
+            f"{path}.type",
+        )
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str) or not name:
+        raise BadRequestError(f"'{path}.function.name' is required", f"{path}.function.name")
+    parameters = function.get("parameters") if isinstance(function, Mapping) else None
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise BadRequestError(
+            f"'{path}.function.parameters' must be an object", f"{path}.function.parameters"
+        )
+
+
+def _budget(wish: ThinkingWish, thinking: Thinking) -> int | None:
+    if wish.mode is False:
+        return 0
+    if wish.budget is not None or wish.effort is None or thinking.efforts:
+        return wish.budget
+    return _BUDGETS.get(wish.effort)

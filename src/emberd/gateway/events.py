@@ -1,0 +1,105 @@
+"""The one event stream of a reply, which each dialect turns into its own bytes.
+
+Order within a sequence: parts (reasoning, text, tool calls, as the model makes them), then one Finish.
+Nothing of one part is sent inside another. Knows no dialect.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from ..text.parts import ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
+
+__all__ = [
+    "Event",
+    "Finish",
+    "FinishReason",
+    "ReasoningDelta",
+    "Reply",
+    "TextDelta",
+    "Told",
+    "ToolCall",
+    "ToolCallArguments",
+    "ToolCallStart",
+]
+
+FinishReason = Literal["stop", "length", "tool_calls"]
+"""`tool_calls`: it ended by itself and holds a call. A call that the token limit cut ends by `length`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The last event of a sequence. `stop_sequence` is the caller's stop string that ended it, if one did."""
+
+    reason: FinishReason
+    stop_sequence: str | None = None
+
+
+Event = ReasoningDelta | TextDelta | ToolCallStart | ToolCallArguments | Finish
+
+
+class Told(NamedTuple):
+    """An event, and the sequence of the request that it belongs to."""
+
+    sequence: int
+    event: Event
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """A whole call. `arguments` is JSON text, cut where the token limit cut it."""
+
+    id: str
+    name: str
+    arguments: str = ""
+
+    def parsed(self) -> dict[str, Any] | None:
+        """The arguments as an object; None: they are not one, as where the token limit cut them."""
+        try:
+            value = json.loads(self.arguments)
+        except (ValueError, RecursionError):
+            return None
+        return value if isinstance(value, dict) else None
+
+
+@dataclass(slots=True)
+class Reply:
+    """All of a sequence's events put together."""
+
+    reasoning: str = ""
+    text: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
+    reason: FinishReason = "stop"
+    stop_sequence: str | None = None
+
+    def add(self, event: Event) -> None:
+        match event:
+            case ReasoningDelta(text):
+                self.reasoning += text
+            case TextDelta(text):
+                self.text += text
+            case ToolCallStart(_, id, name):
+                self.calls.append(ToolCall(id, name))
+            case ToolCallArguments(index, fragment):
+                self.calls[index].arguments += fragment
+            case Finish(reason, stop_sequence):
+                self.reason, self.stop_sequence = reason, stop_sequence
+
+
+def merged(events: Iterable[Event]) -> list[Event]:
+    """The same events with neighbours of one kind made one."""
+    result: list[Event] = []
+    for event in events:
+        match (result[-1] if result else None), event:
+            case ReasoningDelta(before), ReasoningDelta(text):
+                result[-1] = ReasoningDelta(before + text)
+            case TextDelta(before), TextDelta(text):
+                result[-1] = TextDelta(before + text)
+            case ToolCallArguments(i, before), ToolCallArguments(j, fragment) if i == j:
+                result[-1] = ToolCallArguments(i, before + fragment)
+            case _:
+                result.append(event)
+    return result

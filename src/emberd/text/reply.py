@@ -1,0 +1,112 @@
+"""Reading a reply: the text of its tokens to reasoning, answer and tool calls, as it comes.
+
+Puts together what reasoning.py and tools/ do. Knows nothing of the wire and nothing of stop strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from .parts import Part, ReasoningDelta, TextDelta
+from .reasoning import CHANNELS, ThinkingSplitter, ThinkingTags
+from .tools import channels
+from .tools.body import Tools
+from .tools.reader import CallReader
+from .tools.syntax import ToolSyntax
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyFormat:
+    """How replies to one request are to be read."""
+
+    thinking: ThinkingTags | None = None
+    inside_thinking: bool = False  # the prompt ends in an open tag
+    thinking_budget: int | None = None  # reasoning tokens; then the span is closed by force
+    syntax: ToolSyntax | None = (
+        None  # of calls; None: the request has no tools, and calls stay text
+    )
+    tools: Tools | None = None  # with `syntax`
+    one_call: bool = False  # a second call is not to be told: it ends the reply
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Names that must reach the parser even where they are control tokens."""
+        if self.thinking is CHANNELS:
+            return channels.MARKS
+        of_thinking = self.thinking.tokens if self.thinking else ()
+        return of_thinking + (self.syntax.marks if self.syntax else ())
+
+    def parser(self, controls: Collection[str] = ()) -> Parser:
+        """`controls`: those of `marks` that are control tokens."""
+        if self.thinking is CHANNELS:
+            return channels.ChannelReader(has_tools=self.tools is not None)
+        return ReplyParser(self, controls)
+
+
+PLAIN = ReplyFormat()
+
+
+class Parser(Protocol):
+    """Reads one reply. The parts together do not depend on how its text was cut."""
+
+    @property
+    def num_calls(self) -> int: ...
+
+    @property
+    def thinking(self) -> bool:
+        """Inside a thinking span."""
+
+    def push(self, text: str) -> list[Part]: ...
+
+    def finish(self, *, cut: bool) -> list[Part]:
+        """What is still to be told when no more comes; `cut`: the token limit ended it."""
+
+
+class ReplyParser:
+    """Tags of thinking first, then calls in what is outside of them."""
+
+    def __init__(self, form: ReplyFormat, controls: Collection[str]) -> None:
+        tags = form.thinking
+        self._hidden = [name for name in controls if tags and name in tags.tokens]
+        self._splitter = (
+            ThinkingSplitter(tags, controls, inside=form.inside_thinking) if tags else None
+        )
+        self._calls = (
+            CallReader(form.syntax, form.tools, controls) if form.syntax and form.tools else None
+        )
+
+    @property
+    def num_calls(self) -> int:
+        return self._calls.num_calls if self._calls else 0
+
+    @property
+    def thinking(self) -> bool:
+        return self._splitter is not None and self._splitter.inside
+
+    def push(self, text: str) -> list[Part]:
+        if self._splitter is None:
+            return self._answer(text)
+        return self._split(self._splitter.push(text))
+
+    def finish(self, *, cut: bool) -> list[Part]:
+        parts = self._split(self._splitter.finish()) if self._splitter else []
+        return parts + (self._calls.finish(cut=cut) if self._calls else [])
+
+    def _split(self, found: Iterable[ReasoningDelta | TextDelta]) -> list[Part]:
+        parts: list[Part] = []
+        for part in found:
+            if not isinstance(part, TextDelta):
+                parts.append(part)
+                continue
+            text = part.text
+            for name in self._hidden:
+                text = text.replace(name, "")
+            parts += self._answer(text)
+        return parts
+
+    def _answer(self, text: str) -> list[Part]:
+        if self._calls is not None:
+            return self._calls.push(text)
+        return [TextDelta(text)] if text else []

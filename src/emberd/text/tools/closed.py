@@ -1,0 +1,268 @@
+"""Calls that can only be read once they are complete: XML-like, Python-like, and Gemma's notation.
+
+Each is a function from the text between two tags to names and arguments. Knows no streams beyond that.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from .body import Json, NotACallError, Piece, Tools, whole_call
+
+Calls = list[tuple[str, Json]]
+Parse = Callable[[str, Tools], Calls]
+
+_NAME = r"[\w.\-]+"
+_PYTHON_NAMES = {"true": True, "false": False, "null": None}
+
+
+class Closed:
+    """Waits for `close`, then parses. Text that does not begin like `start` (a pattern for the first
+    characters, blanks before them aside) is no call, and this is said at once."""
+
+    def __init__(self, tools: Tools, parse: Parse, close: str, start: str) -> None:
+        self._tools, self._parse, self._close, self._start = tools, parse, close, start
+        self._held = ""
+
+    def push(self, text: str) -> tuple[list[Piece], str | None]:
+        self._held += text
+        begun = self._held.lstrip()[: len(self._start)]
+        if not self._start.startswith(begun):
+            raise NotACallError
+        place = self._held.find(self._close)
+        if place < 0:
+            return [], None
+        return self._pieces(self._held[:place]), self._held[place + len(self._close) :]
+
+    def finish(self) -> list[Piece]:
+        return self._pieces(self._held)
+
+    def _pieces(self, text: str) -> list[Piece]:
+        calls = self._parse(text, self._tools)
+        if not calls:
+            raise NotACallError
+        return [piece for name, arguments in calls for piece in whole_call(name, arguments)]
+
+
+class PythonList:
+    """`[f(a=1), g()]` without a tag: only names of tools make it calls."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._held = ""
+        self._named = False  # the first name is that of a tool
+        self._brackets = _Brackets()
+
+    def push(self, text: str) -> tuple[list[Piece], str | None]:
+        for place, character in enumerate(text, 1):
+            if self._brackets.closed_by(character):
+                self._held += text[:place]
+                return self._pieces(), text[place:]
+        self._held += text
+        if not self._named:
+            begun = re.match(rf"\s*\[?\s*({_NAME})?\s*(\(|$)", self._held)
+            if begun is None or (begun[2] and begun[1] not in self._tools.schemas):
+                raise NotACallError
+            self._named = bool(begun[2])
+        return [], None
+
+    def finish(self) -> list[Piece]:
+        return self._pieces()
+
+    def _pieces(self) -> list[Piece]:
+        calls = python_calls(self._held, self._tools)
+        if not calls or any(name not in self._tools.schemas for name, _ in calls):
+            raise NotACallError
+        return [piece for name, arguments in calls for piece in whole_call(name, arguments)]
+
+
+def xml_calls(text: str, tools: Tools) -> Calls:
+    """`<function=f>\\n<parameter=a>\\n1\\n</parameter>\\n</function>`, also without its first tag's beginning."""
+    calls = []
+    for block in re.split(r"<function=", text)[1:]:
+        head, _, rest = block.partition(">")
+        if not re.fullmatch(_NAME, head.strip()):
+            raise NotACallError
+        found = re.findall(
+            r"<parameter=([^>]+)>(.*?)(?:</parameter>|(?=<parameter=)|(?=</function>)|$)",
+            rest,
+            re.DOTALL,
+        )
+        arguments = {key.strip(): _without_frame(value) for key, value in found}
+        calls.append((head.strip(), tools.converted(head.strip(), arguments)))
+    return calls
+
+
+def xml_call(text: str, tools: Tools) -> Calls:
+    """As xml_calls, from behind the first `<function=`."""
+    return xml_calls(f"<function={text}", tools)
+
+
+def invoke_call(text: str, tools: Tools) -> Calls:
+    """`f"><parameter name="a">1</parameter>`, from behind `<invoke name="`; tags may have a prefix."""
+    match = re.match(rf'({_NAME})"\s*>', text)
+    if match is None:
+        raise NotACallError
+    found = re.findall(
+        r'<[^<>\s]*parameter name="([^"]+)"[^>]*>(.*?)(?:</[^<>\s]*parameter>|$)', text, re.DOTALL
+    )
+    return [(match[1], tools.converted(match[1], dict(found)))]
+
+
+def keyed_calls(text: str, tools: Tools) -> Calls:
+    """`[{"f": {"a": 1}}]`."""
+    try:
+        calls = [item for entry in json.loads(text) for item in entry.items()]
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise NotACallError from None
+    if not all(isinstance(arguments, dict) for _, arguments in calls):
+        raise NotACallError
+    return calls
+
+
+def key_value_calls(text: str, tools: Tools) -> Calls:
+    """`f\\n<arg_key>a</arg_key>\\n<arg_value>1</arg_value>`."""
+    name = text.partition("<arg_key>")[0].strip()
+    if not re.fullmatch(_NAME, name):
+        raise NotACallError
+    found = re.findall(
+        r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)(?:</arg_value>|$)", text, re.DOTALL
+    )
+    return [(name, tools.converted(name, {key.strip(): value for key, value in found}))]
+
+
+def python_calls(text: str, tools: Tools) -> Calls:
+    """`[f(a=1), g()]` or `f(a=1)`, with literals as arguments; JSON's words for them count too."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        nodes = tree.elts if isinstance(tree, ast.List) else [tree]
+        return [_python_call(node) for node in nodes]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise NotACallError from None
+
+
+def gemma_calls(text: str, tools: Tools) -> Calls:
+    """`call:f{a:<escape>text<escape>,n:1}`; newer models write `<|"|>` for the quotes."""
+    match = re.fullmatch(rf"\s*call:\s*({_NAME})\s*(\{{.*)", text, re.DOTALL)
+    if match is None:
+        raise NotACallError
+    arguments, rest = _Gemma(match[2]).value()
+    if not isinstance(arguments, dict) or rest.strip():
+        raise NotACallError
+    return [(match[1], arguments)]
+
+
+class _Gemma:
+    """Gemma's notation of values: JSON with bare keys and tags for quotes."""
+
+    _QUOTES = ("<escape>", '<|"|>', '"')
+
+    def __init__(self, text: str) -> None:
+        self._rest = text
+
+    def value(self, depth: int = 0) -> tuple[Any, str]:
+        """The value that the text begins with, and the text behind it."""
+        value = self._value(depth)
+        return value, self._rest
+
+    def _value(self, depth: int) -> Any:
+        if depth > 64:
+            raise NotACallError
+        self._rest = self._rest.lstrip()
+        for quote in self._QUOTES:
+            if self._taken(quote):
+                text, mark, self._rest = self._rest.partition(quote)
+                if not mark:
+                    raise NotACallError
+                return text
+        if self._taken("{"):
+            result: Json = {}
+            while not self._taken("}"):
+                key = self._key()
+                result[key] = self._value(depth + 1)
+                self._taken(",")
+            return result
+        if self._taken("["):
+            items = []
+            while not self._taken("]"):
+                items.append(self._value(depth + 1))
+                self._taken(",")
+            return items
+        word = re.match(r"[^,}\]]+", self._rest)
+        if word is None:
+            raise NotACallError
+        self._rest = self._rest[word.end() :]
+        try:
+            return json.loads(word[0])
+        except ValueError:
+            return word[0].strip()
+
+    def _key(self) -> str:
+        match = re.match(
+            r'\s*(?:<escape>|<\|"\|>|")?([^:<"]+)(?:<escape>|<\|"\|>|")?\s*:', self._rest
+        )
+        if match is None:
+            raise NotACallError
+        self._rest = self._rest[match.end() :]
+        return match[1].strip()
+
+    def _taken(self, mark: str) -> bool:
+        stripped = self._rest.lstrip()
+        if stripped.startswith(mark):
+            self._rest = stripped[len(mark) :]
+            return True
+        return False
+
+
+def _python_call(node: ast.expr) -> tuple[str, Json]:
+    if not isinstance(node, ast.Call) or node.args or any(k.arg is None for k in node.keywords):
+        raise NotACallError
+    return ast.unparse(node.func), {str(k.arg): _literal(k.value) for k in node.keywords}
+
+
+def _literal(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name) and node.id in _PYTHON_NAMES:
+        return _PYTHON_NAMES[node.id]
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_literal(item) for item in node.elts]
+    if isinstance(node, ast.Dict):
+        return {
+            str(_literal(k)): _literal(v) for k, v in zip(node.keys, node.values, strict=True) if k
+        }
+    value = ast.literal_eval(node)
+    if value is not None and not isinstance(value, str | int | float | bool):
+        raise NotACallError
+    return value
+
+
+class _Brackets:
+    """Follows Python text by characters, to where its first bracket is closed; strings left aside."""
+
+    def __init__(self) -> None:
+        self._depth, self._quote, self._escaped = 0, "", False
+
+    def closed_by(self, character: str) -> bool:
+        if self._quote:
+            if self._escaped:
+                self._escaped = False
+            elif character == "\\":
+                self._escaped = True
+            elif character == self._quote:
+                self._quote = ""
+        elif character in "'\"":
+            self._quote = character
+        elif character in "[({":
+            self._depth += 1
+        elif character in "])}":
+            self._depth -= 1
+            return self._depth == 0
+        return False
+
+
+def _without_frame(text: str) -> str:
+    """Without the one line break on each side that frames a value."""
+    return text.removeprefix("\n").removesuffix("\n")

@@ -1,0 +1,279 @@
+"""The notations of tool calls, and which one a chat template's model writes.
+
+Tags are data here; how a notation is read is in json_calls.py and closed.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+
+from ..sandbox import variables_of
+from .body import MakeBody
+from .closed import (
+    Closed,
+    PythonList,
+    gemma_calls,
+    invoke_call,
+    key_value_calls,
+    keyed_calls,
+    python_calls,
+    xml_call,
+    xml_calls,
+)
+from .json_calls import JsonCalls, NamedJson
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSyntax:
+    """One notation.
+
+    `openings` begin a call; `closings` are dropped where they follow one; `wrappers` are dropped wherever they
+    stand. `bare` reads calls that begin without a tag, at a reply's start, with one of `bare_starts`. `tokens`
+    are further names that the notation uses within calls, which are control tokens in some vocabularies.
+    """
+
+    name: str
+    openings: Mapping[str, MakeBody] = field(default_factory=dict)
+    closings: tuple[str, ...] = ()
+    wrappers: tuple[str, ...] = ()
+    bare: MakeBody | None = None
+    bare_starts: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (*self.openings, *self.closings, *self.wrappers, *self.tokens)
+
+
+def _closed(parse: object, close: str, start: str = "") -> MakeBody:
+    return lambda tools: Closed(tools, parse, close, start)  # type: ignore[arg-type]
+
+
+def _named(head: str, *, or_list: bool = False) -> MakeBody:
+    return lambda tools: NamedJson(tools, head, or_list=or_list)
+
+
+_KNOWN_JSON: MakeBody = partial(JsonCalls, known=True)
+_FENCES = ("```json\n{", "```json\n[", "```\n{", "```\n[")
+_NAME = r"\s*(?P<name>[\w.\-]+)\s*"
+_DEEPSEEK_CALL = "<｜tool▁call▁begin｜>"
+
+HERMES = ToolSyntax(
+    "hermes",
+    openings={"<tool_call>": JsonCalls},
+    closings=("</tool_call>", "```"),
+    bare=_KNOWN_JSON,
+    bare_starts=("{", "[{", *_FENCES),
+)
+"""Also what the prompt for models without a notation of their own asks for."""
+
+_SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
+    # A text that only templates of the notation hold; the more special ones first.
+    (
+        "<parameter=",
+        ToolSyntax(
+            "xml",
+            openings={
+                "<tool_call>": _closed(xml_calls, "</function>", "<function="),
+                "<function=": _closed(xml_call, "</function>"),
+            },
+            closings=("</tool_call>",),
+        ),
+    ),
+    (
+        "<function=",
+        ToolSyntax(
+            "functionary",
+            openings={"<function=": _named(_NAME + r">\s*")},
+            closings=("</function>",),
+        ),
+    ),
+    (
+        "<use_mcp_tool>",
+        ToolSyntax(
+            "mcp",
+            openings={
+                "<use_mcp_tool>": _named(
+                    r"\s*(<server_name>[^<]*</server_name>\s*)?<tool_name>"
+                    + _NAME
+                    + r"</tool_name>\s*<arguments>\s*"
+                )
+            },
+            closings=("</arguments>", "</use_mcp_tool>"),
+        ),
+    ),
+    (
+        "<invoke name=",
+        ToolSyntax(
+            "invoke",
+            openings={'<invoke name="': _closed(invoke_call, "</invoke>")},
+            closings=("</minimax:tool_call>",),
+            wrappers=("<minimax:tool_call>",),
+        ),
+    ),
+    (
+        "｜DSML｜",
+        ToolSyntax(
+            "dsml",
+            openings={'<｜DSML｜invoke name="': _closed(invoke_call, "</｜DSML｜invoke>")},
+            wrappers=("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
+            tokens=("｜DSML｜",),
+        ),
+    ),
+    (
+        "<|tools_prefix|>",
+        ToolSyntax(
+            "apertus",
+            openings={"<|tools_prefix|>": _closed(keyed_calls, "<|tools_suffix|>", "[")},
+            tokens=("<|tools_suffix|>",),
+        ),
+    ),
+    (
+        "<arg_key>",
+        ToolSyntax(
+            "key-value",
+            openings={"<tool_call>": _closed(key_value_calls, "</tool_call>")},
+        ),
+    ),
+    (
+        "<start_function_call>",
+        ToolSyntax(
+            "functiongemma",
+            openings={
+                "<start_function_call>": _closed(gemma_calls, "<end_function_call>", "call:")
+            },
+            tokens=("<end_function_call>", "<escape>"),
+        ),
+    ),
+    (
+        "<|tool_call>",
+        ToolSyntax(
+            "gemma4",
+            openings={"<|tool_call>": _closed(gemma_calls, "<tool_call|>", "call:")},
+            tokens=("<tool_call|>", '<|"|>'),
+        ),
+    ),
+    (
+        "[TOOL_CALLS]",
+        ToolSyntax(
+            "mistral",
+            openings={
+                "[TOOL_CALLS]": _named(
+                    _NAME + r"(\[CALL_ID\]\s*\w+\s*)?(\[ARGS\])?\s*", or_list=True
+                )
+            },
+            tokens=("[ARGS]", "[CALL_ID]"),
+        ),
+    ),
+    (
+        "<｜tool▁calls▁begin｜>",
+        ToolSyntax(
+            "deepseek",
+            openings={
+                _DEEPSEEK_CALL: _named(
+                    r"(\s*function\s*<｜tool▁sep｜>)?"
+                    + _NAME
+                    + r"(<｜tool▁sep｜>\s*)?(```(json)?\s*)?"
+                )
+            },
+            closings=("```", "<｜tool▁call▁end｜>"),
+            wrappers=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+            tokens=("<｜tool▁sep｜>",),
+        ),
+    ),
+    (
+        "<|tool_calls_section_begin|>",
+        ToolSyntax(
+            "kimi",
+            openings={
+                "<|tool_call_begin|>": _named(
+                    r"\s*(functions\.)?(?P<name>[\w.\-]+?)(:\d+)?\s*<\|tool_call_argument_begin\|>\s*"
+                )
+            },
+            closings=("<|tool_call_end|>",),
+            wrappers=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+            tokens=("<|tool_call_argument_begin|>",),
+        ),
+    ),
+    (
+        "<|START_ACTION|>",
+        ToolSyntax(
+            "command",
+            openings={"<|START_ACTION|>": JsonCalls},
+            closings=("<|END_ACTION|>",),
+        ),
+    ),
+    (
+        "<|tool_list_start|>",
+        ToolSyntax(
+            "lfm2",
+            openings={"<|tool_call_start|>": _closed(python_calls, "<|tool_call_end|>", "[")},
+            tokens=("<|tool_call_end|>",),
+        ),
+    ),
+    (
+        "<|tool_call|>",
+        ToolSyntax(
+            "granite",
+            openings={"<|tool_call|>": JsonCalls, "<tool_call>": JsonCalls},
+            closings=("<|/tool_call|>", "</tool_call>"),
+            bare=_KNOWN_JSON,
+            bare_starts=("{", "[{"),
+        ),
+    ),
+    (
+        "<|function_call|>",
+        ToolSyntax("gigachat", openings={"<|function_call|>": JsonCalls}),
+    ),
+    (
+        "[func_name1(",
+        ToolSyntax(
+            "pythonic",
+            openings={"<|python_tag|>": _closed(python_calls, "<|eom_id|>")},
+            bare=PythonList,
+            bare_starts=("[",),
+        ),
+    ),
+    (
+        "<|python_tag|>",
+        ToolSyntax(
+            "llama-json",
+            openings={"<|python_tag|>": JsonCalls},
+            closings=(";",),
+            bare=_KNOWN_JSON,
+            bare_starts=("{", "[{", *_FENCES),
+        ),
+    ),
+    (
+        '{"name": function name, "parameters"',
+        ToolSyntax(
+            "llama-json",
+            openings={"<|python_tag|>": JsonCalls},
+            closings=(";",),
+            bare=_KNOWN_JSON,
+            bare_starts=("{", "[{", *_FENCES),
+        ),
+    ),
+    ("<tool_call>", HERMES),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSupport:
+    """What a template knows of tools: `variable` is the name under which it reads them."""
+
+    variable: str
+    syntax: ToolSyntax
+
+
+@lru_cache(maxsize=64)
+def tool_support(template: str) -> ToolSupport | None:
+    """None: the template knows no tools."""
+    variables = variables_of(template)
+    variable = next((name for name in ("tools", "xml_tools") if name in variables), None)
+    if variable is None:
+        return None
+    syntax = next((syntax for mark, syntax in _SYNTAXES if mark in template), HERMES)
+    return ToolSupport(variable, syntax)

@@ -1,0 +1,84 @@
+"""An agent's loop with two tools: the openai and ollama packages and Qwen2.5-Coder behind a daemon."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ollama import Client
+from openai import OpenAI
+
+from daemon import Daemon, running_daemon
+
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(900)]
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS: Any = [
+    {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": CITY},
+    }
+    for name, description in (
+        ("get_weather", "Get the weather of a city."),
+        ("get_time", "Get the local time of a city."),
+    )
+]
+RESULTS = {"get_weather": "18 degrees and sunny", "get_time": "14:05"}
+QUESTIONS = [
+    ("What is the weather in Paris?", "get_weather", "18"),
+    ("What is the local time in Paris?", "get_time", "14:05"),
+]
+ASK: Any = {"role": "user", "content": "Now answer my question in one sentence."}
+
+
+@pytest.fixture(scope="module")
+def qwen(qwen_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    folder = tmp_path_factory.mktemp("qwen")
+    (folder / "models").mkdir()
+    (folder / "models" / "qwen.gguf").symlink_to(qwen_path)
+    with running_daemon(folder / "models", folder / "daemon", ctx=2048) as started:
+        yield started
+
+
+@pytest.mark.parametrize(("question", "tool", "fact"), QUESTIONS)
+def test_openai(qwen: Daemon, question: str, tool: str, fact: str) -> None:
+    """Issue 4, 5: the model writes the call, the package carries it, and its result is in the answer."""
+    messages: Any = [{"role": "user", "content": question}]
+    request: Any = {"model": "qwen", "tools": TOOLS, "temperature": 0, "max_tokens": 40}
+    with OpenAI(base_url=f"{qwen.url}/v1", api_key="none", max_retries=0) as client:
+        with client.chat.completions.stream(messages=messages, **request) as stream:
+            asked = stream.get_final_completion().choices[0]
+        assert asked.finish_reason == "tool_calls", asked
+        calls: Any = asked.message.tool_calls
+        assert [(c.function.name, json.loads(c.function.arguments)) for c in calls] == [
+            (tool, {"city": "Paris"})
+        ]
+        results = [
+            {"role": "tool", "tool_call_id": c.id, "content": RESULTS[c.function.name]}
+            for c in calls
+        ]
+        messages += [asked.message.to_dict(), *results, ASK]
+        answer = client.chat.completions.create(messages=messages, **request)
+    assert fact in (answer.choices[0].message.content or ""), answer
+
+
+@pytest.mark.parametrize(("question", "tool", "fact"), QUESTIONS)
+def test_ollama(qwen: Daemon, question: str, tool: str, fact: str) -> None:
+    messages: Any = [{"role": "user", "content": question}]
+    request: Any = {"tools": TOOLS, "options": {"temperature": 0, "num_predict": 40}}
+    with Client(host=qwen.url) as client:
+        asked = client.chat("qwen", messages, **request)
+        calls = list(asked.message.tool_calls or ())
+        assert [(c.function.name, dict(c.function.arguments)) for c in calls] == [
+            (tool, {"city": "Paris"})
+        ], asked
+        results = [
+            {"role": "tool", "tool_name": c.function.name, "content": RESULTS[c.function.name]}
+            for c in calls
+        ]
+        messages += [asked.message, *results, ASK]
+        answer = client.chat("qwen", messages, **request)
+    assert fact in (answer.message.content or ""), answer

@@ -1,0 +1,484 @@
+"""Tool calls in the notations that models write: found whole, streamed, and nothing of a tag as text (K07)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from emberd.text.parts import ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
+from emberd.text.reasoning import CHANNELS, thinking_of
+from emberd.text.reply import ReplyFormat
+from emberd.text.tools.body import tools_of
+from emberd.text.tools.prompt import as_text
+from emberd.text.tools.syntax import HERMES, ToolSyntax, tool_support
+
+Calls = list[tuple[str, Any]]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string"},
+                    "days": {"type": "integer"},
+                    "zip": {"type": "string"},
+                    "where": {"type": "object"},
+                },
+            },
+        },
+    }
+    for name in ("weather", "clock")
+]
+PARIS = ("weather", {"city": "Paris"})
+PARIS_2 = ("weather", {"city": "Paris", "days": 2})
+CLOCK: tuple[str, Any] = ("clock", {})
+
+TEMPLATES = {  # the smallest texts that templates of these notations hold
+    "hermes": "<tool_call>",
+    "llama-json": "<|python_tag|>",
+    "pythonic": "[func_name1(params_name1=params_value1)",
+    "mistral": "[TOOL_CALLS]",
+    "functiongemma": "<start_function_call>",
+    "gemma4": "<|tool_call>",
+    "deepseek": "<｜tool▁calls▁begin｜>",
+    "command": "<|START_ACTION|>",
+    "granite": "<|tool_call|>",
+    "xml": "<function= <parameter=",
+    "functionary": "<function=",
+    "key-value": "<arg_key>",
+    "kimi": "<|tool_calls_section_begin|>",
+    "lfm2": "<|tool_list_start|>",
+    "invoke": "<invoke name=",
+    "dsml": "'｜DSML｜'",
+    "apertus": "<|tools_prefix|>",
+    "mcp": "<use_mcp_tool>",
+    "gigachat": "<|function_call|>",
+}
+SEP, BEGIN, END = "<｜tool▁sep｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
+WRITTEN: list[tuple[str, str, str, Calls]] = [  # notation, reply, its text, its calls
+    (
+        "hermes",
+        'Sure.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>',
+        "Sure.",
+        [PARIS],
+    ),
+    (
+        "hermes",
+        '<tool_call>{"arguments": {"city": "Paris", "days": 2}, "name": "weather"}</tool_call>\n'
+        '<tool_call>\n{"name": "clock"}\n</tool_call>\nDone.',
+        "Done.",
+        [PARIS_2, CLOCK],
+    ),
+    ("hermes", '{"name": "weather", "arguments": {"city": "Paris"}}', "", [PARIS]),
+    (
+        "hermes",
+        '```json\n{"name": "weather", "arguments": {"city": "Paris"}}\n```',
+        "",
+        [PARIS],
+    ),
+    (
+        "hermes",
+        '<tool_call>[{"name": "weather", "arguments": "{\\"city\\": \\"Paris\\"}"}, {"name": "clock", '
+        '"arguments": null}]</tool_call>',
+        "",
+        [PARIS, CLOCK],
+    ),
+    (
+        "hermes",
+        '<tool_call>{"name": "weather", "arguments": {"city": "a\nb } \\" </tool_call> é", "where": '
+        '{"x": [1, {"y": "]"}]}}}</tool_call>',
+        "",
+        [("weather", {"city": 'a\nb } " </tool_call> é', "where": {"x": [1, {"y": "]"}]}})],
+    ),
+    (
+        "hermes",
+        '<tool_call>{"type": "function", "function": {"name": "clock", "arguments": {"days": 1}}}',
+        "",
+        [("clock", {"days": 1})],
+    ),
+    ("llama-json", '{"name": "weather", "parameters": {"city": "Paris"}}', "", [PARIS]),
+    (
+        "llama-json",
+        '<|python_tag|>{"name": "weather", "parameters": {"city": "Paris"}}; {"name": "clock", '
+        '"parameters": {}}',
+        "",
+        [PARIS, CLOCK],
+    ),
+    (
+        "pythonic",
+        "[weather(city='Paris', days=2), clock()]",
+        "",
+        [PARIS_2, CLOCK],
+    ),
+    (
+        "pythonic",
+        '[weather(city="]) \\"x", where={"a": [True, null, -1.5]})]',
+        "",
+        [("weather", {"city": ']) "x', "where": {"a": [True, None, -1.5]}})],
+    ),
+    (
+        "mistral",
+        '[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Paris"}, "id": "abcdefghi"}, '
+        '{"name": "clock", "arguments": {}}]',
+        "",
+        [PARIS, CLOCK],
+    ),
+    (
+        "mistral",
+        'Well. [TOOL_CALLS]weather[ARGS]{"city": "Paris"}[TOOL_CALLS]clock[CALL_ID]x1[ARGS]{}',
+        "Well.",
+        [PARIS, CLOCK],
+    ),
+    ("mistral", '[TOOL_CALLS]weather{"city": "Paris"}', "", [PARIS]),
+    (
+        "functiongemma",
+        "<start_function_call>call:weather{city:<escape>Paris<escape>,days:2}<end_function_call>"
+        "<start_function_call>call:clock{}<end_function_call>",
+        "",
+        [PARIS_2, CLOCK],
+    ),
+    (
+        "gemma4",
+        '<|tool_call>call:weather{city:<|"|>a, b}<|"|>,where:{x:[1,<|"|>y<|"|>,true],z:{}}}<tool_call|>',
+        "",
+        [("weather", {"city": "a, b}", "where": {"x": [1, "y", True], "z": {}}})],
+    ),
+    (
+        "deepseek",
+        f"I look.<｜tool▁calls▁begin｜>{BEGIN}function{SEP}weather\n```json\n"
+        f'{{"city": "Paris"}}\n```{END}\n{BEGIN}function{SEP}clock\n```json\n{{}}\n```{END}<｜tool▁calls▁end｜>',
+        "I look.",
+        [PARIS, CLOCK],
+    ),
+    (
+        "deepseek",
+        f'<｜tool▁calls▁begin｜>{BEGIN}weather{SEP}{{"city": "Paris"}}{END}<｜tool▁calls▁end｜>',
+        "",
+        [PARIS],
+    ),
+    (
+        "command",
+        'Plan.<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "weather", "parameters": '
+        '{"city": "Paris"}},\n    {"tool_call_id": "1", "tool_name": "clock", "parameters": {}}\n]<|END_ACTION|>',
+        "Plan.",
+        [PARIS, CLOCK],
+    ),
+    (
+        "granite",
+        '<|tool_call|>[{"name": "weather", "arguments": {"city": "Paris"}}]',
+        "",
+        [PARIS],
+    ),
+    (
+        "xml",
+        "Ok.\n<tool_call>\n<function=weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n2\n"
+        "</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=clock>\n</function>\n</tool_call>",
+        "Ok.",
+        [PARIS_2, CLOCK],
+    ),
+    (
+        "xml",
+        '<function=weather>\n<parameter=zip>\n007\n</parameter>\n<parameter=where>\n{"x": 1}\n</parameter>'
+        "\n<parameter=city>\n two\n\nlines \n</parameter>\n</function>\n</tool_call>",
+        "",
+        [("weather", {"zip": "007", "where": {"x": 1}, "city": " two\n\nlines "})],
+    ),
+    ("functionary", '<function=weather>{"city": "Paris"}</function>', "", [PARIS]),
+    (
+        "key-value",
+        "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>days</arg_key>"
+        "\n<arg_value>2</arg_value>\n</tool_call>\n<tool_call>clock</tool_call>",
+        "",
+        [PARIS_2, CLOCK],
+    ),
+    (
+        "kimi",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>"
+        '{"city": "Paris"}<|tool_call_end|><|tool_call_begin|>functions.clock:1'
+        "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+        "",
+        [PARIS, CLOCK],
+    ),
+    (
+        "lfm2",
+        '<|tool_call_start|>[weather(city="Paris"), clock()]<|tool_call_end|>Checking.',
+        "Checking.",
+        [PARIS, CLOCK],
+    ),
+    (
+        "invoke",
+        '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">Paris</parameter>\n'
+        '<parameter name="days">2</parameter>\n</invoke>\n<invoke name="clock">\n</invoke>\n</minimax:tool_call>',
+        "",
+        [PARIS_2, CLOCK],
+    ),
+    (
+        "dsml",
+        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="weather">\n<｜DSML｜parameter name="city" string="true">'
+        "Paris</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        "",
+        [PARIS],
+    ),
+    (
+        "apertus",
+        '<|tools_prefix|>[{"weather": {"city": "Paris"}}, {"clock": {}}]<|tools_suffix|>',
+        "",
+        [PARIS, CLOCK],
+    ),
+    (
+        "mcp",
+        "<use_mcp_tool>\n<server_name>s</server_name>\n<tool_name>weather</tool_name>\n<arguments>\n"
+        '{"city": "Paris"}\n</arguments>\n</use_mcp_tool>',
+        "",
+        [PARIS],
+    ),
+    (
+        "gigachat",
+        '<|function_call|>{"name": "weather", "arguments": {"city": "Paris"}}',
+        "",
+        [PARIS],
+    ),
+]
+PROSE: list[tuple[str, str]] = [  # replies that only begin like calls
+    ("hermes", "The <tool_card> of <tool_call> is a tag.\n"),
+    ("hermes", "<tool_call> {not json} </tool_call>  end"),
+    ("hermes", '{"name": "nobody", "arguments": {}}'),
+    ("hermes", '{"answer": 5}'),
+    ("hermes", "```json\n[1, 2]\n```\n"),
+    ("hermes", "a < b <tool_"),
+    ("hermes", "\n\n  blanks around  \n"),
+    ("llama-json", '{"city": "Paris", "name": "weather"}'),
+    ("pythonic", "[1, 2, 3] is a list"),
+    ("pythonic", "[weather] is what I look for"),
+    ("pythonic", "[nobody(x=1)]"),
+    ("mistral", "The array [TOOL_ and more"),
+    ("xml", "<tool_call> and <function=> are tags </function> here"),
+    ("gemma4", "<|tool_call> me maybe <tool_call|>"),
+    ("deepseek", "no tool at all <｜tool"),
+    ("key-value", "<tool_call>two words</tool_call>"),
+]
+
+
+@dataclass
+class Read:
+    """A reply put together from its parts, which must come in an order that clients can follow."""
+
+    text: str = ""
+    reasoning: str = ""
+    names: list[str] = field(default_factory=list)
+    ids: set[str] = field(default_factory=set)
+    arguments: list[str] = field(default_factory=list)
+    fragments: int = 0
+
+    @property
+    def calls(self) -> Calls:
+        return [
+            (name, json.loads(text)) for name, text in zip(self.names, self.arguments, strict=True)
+        ]
+
+
+def read(form: ReplyFormat, pieces: list[str], *, cut: bool = False, controls: Any = ()) -> Read:
+    parser, result = form.parser(controls), Read()
+    parts = [part for piece in pieces for part in parser.push(piece)] + parser.finish(cut=cut)
+    for part in parts:
+        match part:
+            case TextDelta(text):
+                assert text
+                result.text += text
+            case ReasoningDelta(text):
+                assert text
+                result.reasoning += text
+            case ToolCallStart(index, id, name):
+                assert index == len(result.names) and len(id) == 24
+                result.names.append(name)
+                result.ids.add(id)
+                result.arguments.append("")
+            case ToolCallArguments(index, fragment):
+                assert index == len(result.names) - 1 and fragment
+                result.arguments[-1] += fragment
+                result.fragments += 1
+    assert parser.num_calls == len(result.names) == len(result.ids)
+    return result
+
+
+def cuts(text: str, rng: np.random.Generator) -> list[list[str]]:
+    """The text whole, by characters, and in pieces of random sizes."""
+    places = sorted(rng.integers(0, len(text), 8).tolist())
+    pieces = [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+    return [[text], list(text), pieces]
+
+
+def form_of(notation: str) -> ReplyFormat:
+    support = tool_support("{{ tools }}" + TEMPLATES[notation])
+    assert support is not None and support.syntax.name == notation
+    return ReplyFormat(syntax=support.syntax, tools=tools_of(TOOLS))
+
+
+@pytest.mark.parametrize(("notation", "reply", "text", "calls"), WRITTEN)
+def test_calls_are_found_however_the_reply_is_cut(
+    notation: str, reply: str, text: str, calls: Calls, rng: np.random.Generator
+) -> None:
+    """K06, K07: also where every tag is a control token."""
+    form = form_of(notation)
+    for pieces in cuts(reply, rng):
+        found = read(form, pieces)
+        assert (found.text, found.calls) == (text, calls), pieces
+    assert read(form, [reply], controls=form.marks).calls == calls
+
+
+@pytest.mark.parametrize(("notation", "reply"), PROSE)
+def test_prose_that_begins_like_a_call_arrives_whole(
+    notation: str, reply: str, rng: np.random.Generator
+) -> None:
+    """K07."""
+    for pieces in cuts(reply, rng):
+        found = read(form_of(notation), pieces)
+        assert (found.text, found.calls) == (reply, []), pieces
+
+
+def test_every_notation_is_tested() -> None:
+    from emberd.text.tools import syntax
+
+    names = {one.name for _, one in syntax._SYNTAXES}
+    assert names == set(TEMPLATES) == {notation for notation, *_ in WRITTEN}
+
+
+@pytest.mark.parametrize("notation", ["hermes", "mistral", "deepseek", "kimi", "functionary"])
+def test_arguments_are_streamed_as_they_are_made(notation: str) -> None:
+    reply = next(reply for name, reply, _, _ in WRITTEN if name == notation)
+    assert read(form_of(notation), list(reply)).fragments >= len('{"city": "Paris"}')
+
+
+@pytest.mark.parametrize(("notation", "reply", "text", "calls"), WRITTEN)
+def test_a_call_that_the_token_limit_cuts_shows_no_tag(
+    notation: str, reply: str, text: str, calls: Calls
+) -> None:
+    """At every place: what is shown is text, and at most the beginning of a tag that is not complete."""
+    form = form_of(notation)
+    syntax = form.syntax
+    assert syntax is not None
+    marks = (*syntax.openings, *syntax.wrappers, *syntax.bare_starts)
+    for end in range(len(reply)):
+        shown = read(form, [reply[:end]], cut=True).text
+        left = shown.removeprefix(text).strip()
+        partial = any(len(mark) > len(left) and mark.startswith(left) for mark in marks)
+        assert partial or text.startswith(shown), (end, shown)
+
+
+def test_control_tokens_that_begin_no_call_are_hidden() -> None:
+    form = form_of("mistral")
+    found = read(form, ["x ", "[TOOL_CALLS]", " 1 2 3"], controls={"[TOOL_CALLS]"})
+    assert (found.text, found.calls) == ("x  1 2 3", [])
+
+
+def test_thinking_comes_before_calls_and_is_not_searched_for_them() -> None:
+    thinking = thinking_of("<think></think>")
+    assert thinking is not None
+    form = ReplyFormat(thinking.tags, True, None, HERMES, tools_of(TOOLS))
+    call = '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'
+    found = read(form, list(f"I <tool_call> it.\n</think>\n\nYes.\n{call}"))
+    assert (found.reasoning, found.text, found.calls) == ("I <tool_call> it.", "Yes.", [CLOCK])
+
+
+CHANNEL_REPLY = (
+    "<|channel|>analysis<|message|>Hm, a call.<|end|><|start|>assistant<|channel|>commentary<|message|>"
+    "I look.<|end|><|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
+    '{"city": "Paris"}<|call|>'
+)
+
+
+@pytest.mark.parametrize(
+    ("reply", "wanted"),
+    [
+        (CHANNEL_REPLY, ("Hm, a call.", "I look.", [PARIS])),
+        (
+            "<|channel|>analysis<|message|>A\n<|end|><|start|>assistant<|channel|>final<|message|>B <|return|>",
+            ("A", "B ", []),
+        ),
+        (" to=functions.clock<|channel|>commentary json<|message|>", ("", "", [CLOCK])),
+        ("Plain text <b>.", ("", "Plain text <b>.", [])),
+    ],
+)
+def test_channels(reply: str, wanted: tuple[str, str, Calls], rng: np.random.Generator) -> None:
+    form = ReplyFormat(CHANNELS, tools=tools_of(TOOLS))
+    for pieces in cuts(reply, rng):
+        found = read(form, pieces)
+        assert (found.reasoning, found.text, found.calls) == wanted
+
+
+def test_templates_of_the_cases_have_their_notation(cases_dir: Path) -> None:
+    wanted = {
+        "Qwen-Qwen2.5-7B-Instruct": "hermes",
+        "Qwen3-Coder": "xml",
+        "meta-llama-Llama-3.1-8B-Instruct": "llama-json",
+        "unsloth-mistral-Devstral-Small-2507": "mistral",
+        "llama-cpp-deepseek-r1": "deepseek",
+        "CohereForAI-c4ai-command-r7b-12-2024-tool_use": "command",
+        "google-gemma-4-31B-it": "gemma4",
+        "GLM-4.6": "key-value",
+        "Kimi-K2-Instruct": "kimi",
+        "meetkai-functionary-medium-v3.1": "functionary",
+        "deepseek-ai-DeepSeek-V3.2": "dsml",
+        "Apertus-8B-Instruct": "apertus",
+        "microsoft-Phi-3.5-mini-instruct": None,
+    }
+    for name, notation in wanted.items():
+        template = json.loads((cases_dir / "templates" / f"{name}.json").read_text())["template"]
+        support = tool_support(template)
+        assert (support and support.syntax.name) == notation, name
+
+
+def test_the_generic_prompt_puts_tools_calls_and_results_into_text() -> None:
+    messages = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Time?"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "1", "function": {"name": "clock", "arguments": {"days": 1}}}]
+            * 2,
+        },
+        {"role": "tool", "name": "clock", "content": "noon"},
+        {"role": "tool", "content": [{"type": "text", "text": "night"}]},
+        {"role": "assistant", "content": "Noon."},
+    ]
+    result = as_text(messages, TOOLS)
+    assert [m["role"] for m in result] == ["system", "user", "assistant", "user", "assistant"]
+    assert result[0]["content"].startswith("Be kind.\n\nYou can call functions")
+    assert all(json.dumps(tool["function"]) in result[0]["content"] for tool in TOOLS)
+    form = ReplyFormat(syntax=HERMES, tools=tools_of(TOOLS))
+    assert read(form, [result[2]["content"]]).calls == [("clock", {"days": 1})] * 2
+    assert result[3]["content"] == "Result of clock:\nnoon\n\nResult of the call:\nnight"
+    assert not any("tool_calls" in m for m in result)
+
+
+def test_broken_calls_of_every_notation_end_without_a_crash(rng: np.random.Generator) -> None:
+    """Replies with characters dropped, doubled and swapped: every part still has its order."""
+    for notation, reply, _, _ in WRITTEN:
+        for _ in range(20):
+            characters = list(reply)
+            for place in rng.integers(0, len(characters), 3):
+                kind = rng.integers(3)
+                if kind == 0:
+                    characters[place] = ""
+                elif kind == 1:
+                    characters[place] *= 2
+                else:
+                    characters[place] = chr(rng.integers(32, 127))
+            for cut in (False, True):
+                read(form_of(notation), characters, cut=cut)
+
+
+def test_a_syntax_has_no_mark_twice() -> None:
+    for template in TEMPLATES.values():
+        support = tool_support("{{ tools }}" + template)
+        assert support is not None
+        syntax: ToolSyntax = support.syntax
+        assert len(set(syntax.marks)) == len(syntax.marks)
