@@ -69,9 +69,9 @@ def cache_dir() -> str:
 
 
 def measure_tiles(options: WorkerOptions) -> None:
-    """Load the model once where the device's tiles may still be unknown, so that a load that is timed finds them."""
+    """Load the model once where tiles are measured, so that a load that is timed finds them."""
     adapter, _ = choose_adapter(options.device)
-    if adapter is not None and not adapter.is_software:
+    if tune.is_wanted() and adapter is not None:
         tune.BUDGET = 60.0
         load_runner(options, lambda _: None).close()
 

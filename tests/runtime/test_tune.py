@@ -272,30 +272,11 @@ def test_when_nothing_is_measured(
     setting: str,
     kept: bool,
 ) -> None:
-    """Never with 0, always with 1; else on real GPUs, which this one is not taken for."""
+    """Only where it is asked for."""
     monkeypatch.setenv("EMBERD_TUNE", setting)
     clock = FakeClock({(2, 8): 0.5})
     table = tuned(tuned_kernels, weights, clock, tmp_path)
     assert (clock.calls == 0) == kept == (table == default_table(tuned_kernels.device))
-
-
-@pytest.mark.parametrize("has_folder", [True, False])
-def test_a_real_gpu_is_tuned_where_the_result_can_be_kept(
-    device: Device,
-    weights: ModelWeights,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    has_folder: bool,
-) -> None:
-    monkeypatch.delenv("EMBERD_TUNE")
-    real = copy.copy(device)
-    real.info = dataclasses.replace(device.info, kind="DiscreteGPU")
-    seen: list[int] = []
-    monkeypatch.setattr(
-        tune.Tuner, "measure", lambda self, jobs, budget: seen.append(len(jobs)) or {}
-    )
-    tuned(Kernels(real), weights, FakeClock({}), tmp_path if has_folder else None)
-    assert bool(seen) == has_folder
 
 
 def test_tiles_of_matmul_are_measured_too(tuned_kernels: Kernels, weights: ModelWeights) -> None:

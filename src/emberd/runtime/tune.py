@@ -1,7 +1,7 @@
 """Tuning: which tile is fastest for each product of a model, measured on the device when it is first loaded.
 
 Only tiles that the tests cover are tried, a winner must give what the rules' choice gives, and what is found
-is kept for the next load. `EMBERD_TUNE`: 0 never, 1 also on software adapters. It knows no steps.
+is kept for the next load. Only with `EMBERD_TUNE=1`. It knows no steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import numpy as np
 
 from ..errors import DeviceError
 from .clock import Clock, make_clock
-from .device import Device
 from .kernel import Dispatch, Kernels
 from .linear import LinearTable, Tile, candidates, default_table
 from .matvec import can_fuse_gate_up, can_fuse_output
@@ -61,11 +60,11 @@ def tuned_table(
     """The rules' table, with the tiles in front that are faster for this model on this device.
 
     `max_tokens` a step and `max_rows` with logits bound what is measured. Waits for the uploads where
-    something is left to measure. Without a folder to keep the result in nothing is, unless EMBERD_TUNE=1.
+    something is left to measure. Without a folder the result is not kept.
     """
     device = kernels.device
     rules = rules or default_table(device)
-    if not _is_wanted(device, cache_dir):
+    if not is_wanted():
         return rules
     jobs = jobs_of(weights, rules, max_tokens, max_rows)
     known: dict[Product, Tile | None] = {}
@@ -84,11 +83,9 @@ def tuned_table(
     return rules.with_tiles({product: tile for product, tile in found.items() if tile})
 
 
-def _is_wanted(device: Device, cache_dir: Path | None) -> bool:
-    setting = os.environ.get("EMBERD_TUNE")
-    if setting in ("0", "1"):
-        return setting == "1"
-    return cache_dir is not None and not device.info.is_software
+def is_wanted() -> bool:
+    """Only when asked for: what tuning gains and costs on a real GPU is not measured yet."""
+    return os.environ.get("EMBERD_TUNE") == "1"
 
 
 def jobs_of(weights: ModelWeights, rules: LinearTable, max_tokens: int, max_rows: int) -> list[Job]:
