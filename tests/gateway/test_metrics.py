@@ -177,3 +177,19 @@ def test_every_name_is_documented_and_every_documented_name_is_there(make_site: 
 
     documented = set(re.findall(r"`(emberd_\w+)`", OPERATIONS.read_text(encoding="utf-8")))
     assert run(work()) == documented
+
+
+def test_requests_that_wait_for_a_load_are_in_the_queue(make_site: MakeSite) -> None:
+    site = make_site()
+
+    async def work() -> None:
+        site.load_gate = asyncio.Event()
+        async with site.client() as client:
+            reply = asyncio.ensure_future(client.post("/v1/chat/completions", json=CHAT))
+            await site.until(lambda: site.service.num_taken)
+            assert (await scrape(client))["emberd_queue_sequences"] == 1
+            site.load_gate.set()
+            assert (await reply).is_success
+            assert (await scrape(client))["emberd_queue_sequences"] == 0
+
+    run(work())

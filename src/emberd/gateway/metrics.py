@@ -43,12 +43,12 @@ class Metrics:
     def __init__(
         self,
         loaded: Callable[[], Iterable[LoadedModel]],
-        num_sequences: Callable[[], int],
+        num_taken: Callable[[], int],
         queue_limit: int,
     ) -> None:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        registry.register(_State(loaded, num_sequences, queue_limit))
+        registry.register(_State(loaded, num_taken, queue_limit))
         self._requests = Counter(
             "emberd_http_requests", "Answers.", ("route", "method", "status"), registry=registry
         )
@@ -220,11 +220,11 @@ class _State(Collector):
     def __init__(
         self,
         loaded: Callable[[], Iterable[LoadedModel]],
-        num_sequences: Callable[[], int],
+        num_taken: Callable[[], int],
         queue_limit: int,
     ) -> None:
         self._loaded = loaded
-        self._num_sequences = num_sequences
+        self._num_taken = num_taken
         self._queue_limit = queue_limit
 
     def describe(self) -> Iterable[Metric]:
@@ -233,7 +233,7 @@ class _State(Collector):
     def collect(self) -> Iterable[Metric]:
         yield InfoMetricFamily("emberd_build", "This daemon.", {"version": __version__})
         yield _gauge(
-            "queue_sequences", "Sequences that run or wait, on all models.", self._num_sequences()
+            "queue_sequences", "Sequences that run or wait, on all models.", self._num_taken()
         )
         yield _gauge("queue_limit", "How many may.", self._queue_limit)
         models = list(self._loaded())

@@ -57,7 +57,7 @@ class Service:
     def __init__(self, config: Config, manager: ModelManager) -> None:
         self.config = config
         self.manager = manager
-        self.metrics = Metrics(manager.loaded, lambda: self.num_sequences, config.queue_limit)
+        self.metrics = Metrics(manager.loaded, lambda: self.num_taken, config.queue_limit)
         manager.wrap = self.metrics.metered
         self.leaving = False
         self._generations: set[Generation] = set()
@@ -69,6 +69,11 @@ class Service:
     @property
     def num_sequences(self) -> int:
         return sum(len(generation) for generation in self._generations)
+
+    @property
+    def num_taken(self) -> int:
+        """Places of the queue: sequences, requests whose model loads or prompt is read, embeddings."""
+        return self.num_sequences + self._num_starting
 
     async def start(
         self,
@@ -180,7 +185,7 @@ class Service:
     def _check_room(self, num_new: int) -> None:
         if self.leaving:
             raise OverloadedError(LEAVING)
-        taken, limit = self.num_sequences + self._num_starting, self.config.queue_limit
+        taken, limit = self.num_taken, self.config.queue_limit
         if taken + num_new > limit:
             raise QueueFullError(
                 "server busy, please try again. maximum pending requests exceeded: "
