@@ -19,7 +19,7 @@ fn step_product(w: Step, x: Operand) -> f32 {
   let dot_lo = dot16(w.lo, x.lo);
   let dot_hi = dot16(w.hi, x.hi);
   if (!SPLIT_HALVES) {
-    let product = w.scale.x * x.lo_scale.x * f32(dot_lo + dot_hi);
+    let product = w.scale.x * (x.lo_scale.x * f32(dot_lo) + x.hi_scale.x * f32(dot_hi));
     if (HAS_MINIMUM) { return product - w.minimum.x * (x.lo_scale.y + x.hi_scale.y); }
     return product;
   }

@@ -11,11 +11,14 @@ var<workgroup> quad_sums: array<i32, QUADS>;
 
 fn place_of(p: Places, r: u32) -> u32 { return p.base + r / RUNS_EACH * p.stride + r % RUNS_EACH; }
 
-fn run_most(r: u32) -> f32 {
-  let i = 8u * r;
-  return max(
-    max(max(quad_most[i], quad_most[i + 1u]), max(quad_most[i + 2u], quad_most[i + 3u])),
-    max(max(quad_most[i + 4u], quad_most[i + 5u]), max(quad_most[i + 6u], quad_most[i + 7u])));
+fn half_most(i: u32) -> f32 {
+  return max(max(quad_most[i], quad_most[i + 1u]), max(quad_most[i + 2u], quad_most[i + 3u]));
+}
+
+// The largest of quad i's half, or of its whole run.
+fn group_most(i: u32) -> f32 {
+  if (GROUP == 16u) { return half_most(i / 4u * 4u); }
+  return max(half_most(i / 8u * 8u), half_most(i / 8u * 8u + 4u));
 }
 
 fn half_sum(i: u32) -> f32 { return f32(quad_sums[i] + quad_sums[i + 1u] + quad_sums[i + 2u] + quad_sums[i + 3u]); }
@@ -27,14 +30,14 @@ fn quantize_tile(places: Places, lane: u32) {
   }
   workgroupBarrier();
   for (var i = lane; i < QUADS; i += WG) {
-    let word = quantize4(quads[i], inverse_scale(run_most(i / 8u)));
+    let word = quantize4(quads[i], inverse_scale(group_most(i)));
     quad_sums[i] = dot4I8Packed(word, 0x01010101u);
     if (i / 8u < places.live) { out_q[8u * place_of(places, i / 8u) + i % 8u] = word; }
   }
   workgroupBarrier();
   for (var r = lane; r < min(QUADS / 8u, places.live); r += WG) {
-    let scale = run_most(r) / 127.0;
-    out_scales[place_of(places, r)] =
-      vec4<f32>(scale, scale * half_sum(8u * r), scale, scale * half_sum(8u * r + 4u));
+    let lo = group_most(8u * r) / 127.0;
+    let hi = group_most(8u * r + 4u) / 127.0;
+    out_scales[place_of(places, r)] = vec4<f32>(lo, lo * half_sum(8u * r), hi, hi * half_sum(8u * r + 4u));
   }
 }

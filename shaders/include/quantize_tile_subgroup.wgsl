@@ -14,7 +14,8 @@ fn quantize_tile(places: Places, lane: u32) {
     var most = max(pair.x, pair.y);
     most = max(most, subgroupShuffleXor(most, 1u));
     most = max(most, subgroupShuffleXor(most, 2u));
-    most = max(most, subgroupShuffleXor(most, 4u));
+    let other_most = subgroupShuffleXor(most, 4u);
+    if (GROUP == 32u) { most = max(most, other_most); }
     let word = quantize4(v, inverse_scale(most));
     var half = dot4I8Packed(word, 0x01010101u);
     half += subgroupShuffleXor(half, 1u);
@@ -24,8 +25,9 @@ fn quantize_tile(places: Places, lane: u32) {
     if (live) {
       let place = place_of(places, i / 8u);
       out_q[8u * place + i % 8u] = word;
-      let scale = most / 127.0;
-      if (i % 8u == 0u) { out_scales[place] = vec4<f32>(scale, scale * f32(half), scale, scale * f32(other)); }
+      let lo = most / 127.0;
+      let hi = select(lo, other_most / 127.0, GROUP == 16u);
+      if (i % 8u == 0u) { out_scales[place] = vec4<f32>(lo, lo * f32(half), hi, hi * f32(other)); }
     }
   }
 }

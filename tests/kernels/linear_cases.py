@@ -108,15 +108,17 @@ def random_weights(
     return raw, dequantize(raw, kind)
 
 
-def quantized(device: Device, x: Array) -> tuple[linear.QuantizedActivations, Array]:
+def quantized(
+    device: Device, x: Array, group: int = 32
+) -> tuple[linear.QuantizedActivations, Array]:
     """int8 activations made by the reference, and the floats that they stand for."""
-    q, scale = reference.quantize_q8(x)
-    scales = np.repeat(scale, 2, axis=1)
+    q, scale = reference.quantize_q8(x, group)
+    scales = np.repeat(scale, group // 16, axis=1)
     sums = q.reshape(len(x), -1, 16).sum(axis=2, dtype=np.int32)
-    made = linear.activations(device, *x.shape)
+    made = linear.activations(device, *x.shape, group=group)
     device.write(made.q, q.view(np.uint8))
     device.write(made.scales, np.stack([scales, scales * sums], axis=-1).astype(np.float32))
-    return made, q * np.repeat(scale, linear.QUANT_RUN, axis=1)
+    return made, q * np.repeat(scale, group, axis=1)
 
 
 def check_product(

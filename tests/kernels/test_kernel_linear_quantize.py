@@ -22,24 +22,29 @@ WIDTHS = [32, 96, 2080]
 ROWS = 3
 
 
-def _poisoned(device: Device, rows: int, width: int) -> linear.QuantizedActivations:
-    out = linear.activations(device, rows, width)
+@pytest.fixture(params=[16, 32])
+def group(request: pytest.FixtureRequest) -> int:
+    """Values that share a scale."""
+    return int(request.param)
+
+
+def _poisoned(device: Device, rows: int, width: int, group: int) -> linear.QuantizedActivations:
+    out = linear.activations(device, rows, width, group=group)
     device.write(out.q, np.full(out.q.shape, 0x55555555, np.uint32))
     device.write(out.scales, np.full(out.scales.shape, np.nan, np.float32))
     return out
 
 
 def _check(device: Device, out: linear.QuantizedActivations, expected: Array) -> None:
-    """`out` is `expected` rounded to int8 in runs of 32, with the sums that go with it."""
+    """`out` is `expected` rounded to int8 in groups, with the sums that go with it."""
     rows, width = expected.shape
     q = device.read(out.q).view(np.int8)
     scales = device.read(out.scales)
-    _, scale = reference.quantize_q8(expected.astype(np.float32))
-    check(scales[:, 0::2, 0], scale, "float")
-    np.testing.assert_array_equal(scales[:, 1::2, 0], scales[:, 0::2, 0])
+    _, scale = reference.quantize_q8(expected.astype(np.float32), out.group)
+    check(scales[:, :, 0], np.repeat(scale, out.group // 16, axis=1), "float")
     sums = q.reshape(rows, -1, 16).sum(axis=2, dtype=np.int32)
     check(scales[:, :, 1], sums * scales[:, :, 0], "float")
-    runs = np.repeat(scale, 32, axis=1).astype(np.float64)
+    runs = np.repeat(scale, out.group, axis=1).astype(np.float64)
     exact = np.divide(expected, runs, out=np.zeros((rows, width)), where=runs > 0)
     # A value at a tie may be rounded either way by a last bit of difference.
     assert np.abs(q - exact).max() <= 0.5 + 127 * TOLERANCE["float"]
@@ -47,11 +52,11 @@ def _check(device: Device, out: linear.QuantizedActivations, expected: Array) ->
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_quantize_q8(
-    device: Device, kernels: Kernels, rng: np.random.Generator, width: int
+    device: Device, kernels: Kernels, rng: np.random.Generator, width: int, group: int
 ) -> None:
     x = rng.standard_normal((ROWS, width), np.float32) * 3
     x[1, :32] = 0  # a run of zeros has scale 0
-    out = _poisoned(device, ROWS, width)
+    out = _poisoned(device, ROWS, width, group)
     run_once(device, [linear.quantize_q8(kernels, device.upload(x), out, rows=ROWS, width=width)])
     _check(device, out, x)
     assert (device.read(out.scales)[1, :2] == 0).all()
@@ -59,11 +64,11 @@ def test_quantize_q8(
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_rms_norm_quantize(
-    device: Device, kernels: Kernels, rng: np.random.Generator, width: int
+    device: Device, kernels: Kernels, rng: np.random.Generator, width: int, group: int
 ) -> None:
     x = rng.standard_normal((ROWS, width), np.float32) * 3
     weight = rng.standard_normal(width, np.float32)
-    out = _poisoned(device, ROWS, width)
+    out = _poisoned(device, ROWS, width, group)
     step = linear.rms_norm_quantize(
         kernels, device.upload(x), device.upload(weight), out, rows=ROWS, width=width, eps=1e-5
     )
@@ -72,23 +77,25 @@ def test_rms_norm_quantize(
 
 
 def test_rms_norm_quantize_of_chosen_rows(
-    device: Device, kernels: Kernels, rng: np.random.Generator
+    device: Device, kernels: Kernels, rng: np.random.Generator, group: int
 ) -> None:
     x = rng.standard_normal((5, 96), np.float32)
     weight = rng.standard_normal(96, np.float32)
     indices = np.array([4, 0, 4], np.int32)
-    out = _poisoned(device, ROWS, 96)
+    out = _poisoned(device, ROWS, 96, group)
     tensors = (device.upload(x), device.upload(weight), out, device.upload(indices))
     step = linear.rms_norm_quantize(kernels, *tensors, rows=ROWS, width=96, eps=1e-5)
     run_once(device, [step])
     _check(device, out, reference.rms_norm(x[indices], weight, 1e-5))
 
 
-def test_rms_norm_quantize_by_subgroups(device: Device, rng: np.random.Generator) -> None:
+def test_rms_norm_quantize_by_subgroups(
+    device: Device, rng: np.random.Generator, group: int
+) -> None:
     kernels = Kernels(with_subgroups(device))
     x = rng.standard_normal((ROWS, 2080), np.float32)
     weight = rng.standard_normal(2080, np.float32)
-    out = _poisoned(device, ROWS, 2080)
+    out = _poisoned(device, ROWS, 2080, group)
     step = linear.rms_norm_quantize(
         kernels, device.upload(x), device.upload(weight), out, rows=ROWS, width=2080, eps=1e-5
     )
@@ -99,10 +106,15 @@ def test_rms_norm_quantize_by_subgroups(device: Device, rng: np.random.Generator
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("activation", ["silu", "gelu"])
 def test_silu_mul_quantize(
-    device: Device, kernels: Kernels, rng: np.random.Generator, width: int, activation: Any
+    device: Device,
+    kernels: Kernels,
+    rng: np.random.Generator,
+    width: int,
+    activation: Any,
+    group: int,
 ) -> None:
     gate_up = rng.standard_normal((ROWS, 2 * width), np.float32) * 3
-    out = _poisoned(device, ROWS, width)
+    out = _poisoned(device, ROWS, width, group)
     step = linear.silu_mul_quantize(
         kernels, device.upload(gate_up), out, rows=ROWS, width=width, activation=activation
     )
@@ -112,12 +124,12 @@ def test_silu_mul_quantize(
 
 
 def test_more_runs_than_the_grid_allows_are_folded(
-    device: Device, rng: np.random.Generator
+    device: Device, rng: np.random.Generator, group: int
 ) -> None:
     kernels = Kernels(limited(device, max_grid=3))
     width = 32 * 64 * 5
     x = rng.standard_normal((1, 2 * width), np.float32)
-    out = _poisoned(device, 1, width)
+    out = _poisoned(device, 1, width, group)
     step = linear.silu_mul_quantize(
         kernels, device.upload(x), out, rows=1, width=width, activation="silu"
     )

@@ -39,14 +39,14 @@ def rms_norm(x: F32, weight: F32, eps: float) -> F32:
     return x * inverse * weight
 
 
-def quantize_q8(x: F32) -> tuple[I8, F32]:
-    """Round activations to int8 in runs of 32: x (T, D) -> q (T, D) int8, scale (T, D/32) f32.
+def quantize_q8(x: F32, group: int = QUANT_BLOCK) -> tuple[I8, F32]:
+    """Round activations to int8 in runs of `group`: x (T, D) -> q (T, D) int8, scale (T, D/group) f32.
 
     amax = max |x| of the run; scale = amax / 127; q = round-half-even(x · (127 / amax)); all f32.
     A run of zeros has scale 0 and q 0. D is a multiple of 32.
     """
-    runs = x.reshape(x.shape[0], -1, QUANT_BLOCK)
-    amax = np.max(np.abs(runs), axis=-1)  # (T, D/32)
+    runs = x.reshape(x.shape[0], -1, group)
+    amax = np.max(np.abs(runs), axis=-1)  # (T, D/group)
     inverse = np.float32(127.0) / np.where(amax == 0, np.float32(1.0), amax)
     q = np.rint(runs * inverse[..., None]).astype(np.int8)
     return q.reshape(x.shape), amax / np.float32(127.0)
@@ -65,7 +65,7 @@ def matmul_q8(q: I8, scale: F32, w: F32) -> F32:
     `q` and `scale` come from `quantize_q8`. Summed in float64, so that only the kernel's own
     rounding shows in a comparison.
     """
-    runs = q.reshape(q.shape[0], -1, QUANT_BLOCK) * scale[..., None].astype(np.float64)
+    runs = q.reshape(*scale.shape, -1) * scale[..., None].astype(np.float64)
     y = runs.reshape(q.shape) @ w.T.astype(np.float64)
     return y.astype(np.float32)
 

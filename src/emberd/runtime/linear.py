@@ -85,7 +85,10 @@ def quantize_q8(
     runs = rows * width // QUANT_RUN
     gx, gz = _fold(-(-runs // _RUN_LANES), kernels.device.max_grid)
     return kernels.dispatch(
-        kernels.get("quantize_q8", WG=_RUN_LANES), [x, out.q, out.scales], (gx, 1, gz), runs=runs
+        kernels.get("quantize_q8", WG=_RUN_LANES, GROUP=out.group),
+        [x, out.q, out.scales],
+        (gx, 1, gz),
+        runs=runs,
     )
 
 
@@ -109,7 +112,7 @@ def rms_norm_quantize(
     subgroup = kernels.device.subgroup_size
     lanes = 16 if kernels.device.info.is_software else min(256, max(64, width // QUANT_RUN))
     workgroup = 1 << (max(lanes, subgroup or 0) - 1).bit_length()
-    constants = {"WG": workgroup} | ({"SUBGROUP": subgroup} if subgroup else {})
+    constants = {"WG": workgroup, "GROUP": out.group} | ({"SUBGROUP": subgroup} if subgroup else {})
     source = "row_same" if indices is None else "row_given"
     kernel = kernels.get(
         "rms_norm_quantize", {"reduce": kernels.reduce, "source": source}, **constants
@@ -134,7 +137,7 @@ def silu_mul_quantize(
     runs = rows * width // QUANT_RUN
     gx, gz = _fold(-(-runs // _RUN_LANES), kernels.device.max_grid)
     return kernels.dispatch(
-        kernels.get("silu_mul_quantize", WG=_RUN_LANES, GELU=activation == "gelu"),
+        kernels.get("silu_mul_quantize", WG=_RUN_LANES, GELU=activation == "gelu", GROUP=out.group),
         [gate_up, out.q, out.scales],
         (gx, 1, gz),
         runs=runs,
@@ -212,6 +215,7 @@ def matmul(
             column=column,
             table=table.matvec,
         )
+    assert isinstance(x, Tensor) or x.group == QUANT_RUN, x.group
     return tiled_matmul(
         kernels,
         weight,

@@ -228,6 +228,7 @@ def output_quantize(
         {"finish": "finish_residual", "quantize": quantize_include(kernels.device)},
         tokens=rows,
         group=table.group_of(rows),
+        GROUP=out.group,
     )
 
 
@@ -258,6 +259,7 @@ def gate_up_quantize(
         tokens=rows,
         group=table.group_of(rows),
         GELU=activation == "gelu",
+        GROUP=out.group,
     )
 
 

@@ -233,6 +233,7 @@ def attention_decode(
     row_elements = num_heads * splits * (head_dim + _kv_dims(head_dim))
     assert partial.nbytes >= 4 * rows * row_elements, partial
     out: tuple[Tensor, ...]
+    groups = {} if isinstance(y, Tensor) else {"GROUP": y.group}
     if isinstance(y, Tensor):
         assert y.shape[1:] == (num_heads, head_dim), y
         target, out = "attended_float", (y,)
@@ -256,6 +257,7 @@ def attention_decode(
         WG=_decode_lanes(kernels.device, head_dim, splits),
         SPLIT_TOKENS=_SPLIT_TOKENS,
         **({"SUBGROUP": subgroup} if subgroup else {}),
+        **(groups if splits == 1 else {}),
     )
     head_groups = -(-(num_heads // num_kv_heads) // _HEADS_TOGETHER)
     caches, places = (k_cache, v_cache), (block_tables, context_lens)
@@ -284,6 +286,7 @@ def attention_decode(
             HEAD_DIM=head_dim,
             WG=64,
             SPLIT_TOKENS=_SPLIT_TOKENS,
+            **groups,
         ),
         (partial, context_lens, count, *out),
         (num_heads, rows, 1),

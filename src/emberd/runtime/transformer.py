@@ -61,6 +61,10 @@ class Transformer:
         sizes = {"rows": rows, "num_kv_heads": self.weights.spec.num_kv_heads}
         return ops.decode_splits(self.kernels.device, context=context, **sizes)
 
+    def _group(self, rows: int) -> int:
+        """How many int8 activations share a scale: 16 where matvec reads them, which costs it nothing."""
+        return 16 if rows <= self.table.matvec.tokens else QUANT_RUN
+
     def body(self, inputs: StepInputs, shape: Shape) -> list[Dispatch]:
         """Embedding and all layers; leaves the hidden states in `scratch.hidden`."""
         weights, spec, rows = self.weights, self.weights.spec, shape.tokens
@@ -105,7 +109,10 @@ class Transformer:
     def head(self, hidden_rows: Tensor, count: Tensor, rows: int) -> list[Dispatch]:
         """Logits (rows, V) of the hidden states at `hidden_rows` (token places), in `scratch.logits`."""
         weights, scratch = self.weights, self.scratch
-        last = Input(first_rows(scratch.last_normed, rows), scratch.last_normed_q8.first_rows(rows))
+        last = Input(
+            first_rows(scratch.last_normed, rows),
+            scratch.last_normed_q8.first_rows(rows, self._group(rows)),
+        )
         steps = self._norm_rows(
             scratch.hidden, weights.output_norm, last, weights.output, rows, hidden_rows
         )
@@ -119,8 +126,8 @@ class Transformer:
         scratch = self.scratch
         floats = first_rows(scratch.normed, rows)
         if ready:
-            return Input(floats, scratch.next_input.first_rows(rows))
-        out = Input(floats, scratch.normed_q8.first_rows(rows))
+            return Input(floats, scratch.next_input.first_rows(rows, self._group(rows)))
+        out = Input(floats, scratch.normed_q8.first_rows(rows, self._group(rows)))
         hidden = first_rows(scratch.hidden, rows)
         steps += self._norm_rows(hidden, weight, out, reader, rows)
         return out
@@ -175,7 +182,7 @@ class Transformer:
         steps += self._project(layer.qkv, normed, outputs, inputs["num_tokens"], rows)
 
         attended = first_rows(scratch.attended, rows)
-        out = Input(flat(attended), scratch.attended_q8.first_rows(rows))
+        out = Input(flat(attended), scratch.attended_q8.first_rows(rows, self._group(rows)))
         quantize = layer.o.matrices[0].is_quantized
         straight = quantize and not shape.tiles and spec.head_dim % QUANT_RUN == 0
         if shape.decode_rows:
@@ -288,7 +295,10 @@ class Transformer:
     ) -> Input:
         """activation(gate) · up, in one dispatch where both are one matrix and `down` takes int8."""
         spec, scratch, count = self.weights.spec, self.scratch, inputs["num_tokens"]
-        out = Input(first_rows(scratch.activated, rows), scratch.activated_q8.first_rows(rows))
+        out = Input(
+            first_rows(scratch.activated, rows),
+            scratch.activated_q8.first_rows(rows, self._group(rows)),
+        )
         matrix, activation = layer.gate_up.matrices[0], spec.activation
         quantize = layer.down.matrices[0].is_quantized
         whole = quantize and len(layer.gate_up.matrices) == 1
@@ -390,7 +400,7 @@ class Transformer:
                 x.q8,
                 hidden,
                 following[0],
-                scratch.next_input.first_rows(rows),
+                scratch.next_input.first_rows(rows, self._group(rows)),
                 rows=rows,
                 count=count,
                 table=self.table.matvec,

@@ -20,7 +20,7 @@ from ..runtime.activations import QUANT_RUN, activations
 from ..runtime.device import Tensor
 from ..runtime.kv_cache import BLOCK_SIZE
 from ..runtime.weights import FLOAT_TYPES
-from .bench import F32, Workbench, decoded, read_quantized
+from .bench import F32, GROUP, Workbench, decoded, read_quantized
 from .check import TOLERANCE, Check, compare, relative_error
 
 TOKENS = 7
@@ -196,7 +196,7 @@ def _check_decode(
         newest = np.array(contexts, np.int32) - 1
         y: Any = bench.poisoned(rows, heads, head_dim)
         if form == "int8":
-            y = activations(bench.device, rows, heads * head_dim)
+            y = activations(bench.device, rows, heads * head_dim, group=GROUP)
         partial = ops.decode_partial_shape(
             rows=rows, num_heads=heads, head_dim=head_dim, splits=splits
         )
@@ -250,7 +250,7 @@ def _check_decode(
         )
         if form == "float":
             return found, expected
-        return found, decoded(*reference.quantize_q8(expected.reshape(rows, -1)))
+        return found, decoded(*reference.quantize_q8(expected.reshape(rows, -1), GROUP))
 
     shape = f"{rows} rows, context {max(contexts)}, window {window or 'all'}, {splits} splits"
     kind = "float" if form == "float" else "int8_round"

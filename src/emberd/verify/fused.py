@@ -19,7 +19,7 @@ from ..runtime.device import Device
 from ..runtime.matvec import MatvecTable
 from ..runtime.products import Form, Product
 from ..runtime.weights import FLOAT_TYPES, upload_matrix
-from .bench import F32, Workbench, decoded, read_quantized
+from .bench import F32, GROUP, Workbench, decoded, read_quantized
 from .check import TOLERANCE, Check, compare, relative_error
 
 TOKENS = (1, 4, 7)
@@ -80,7 +80,7 @@ def _check_output(
         x_q8, x = bench.quantized(bench.normal(tokens, matrix.cols))
         before, weight = bench.normal(tokens, matrix.rows), bench.normal(matrix.rows)
         hidden = bench.put(before)
-        out = activations(bench.device, tokens, matrix.rows, model.spec.norm_eps)
+        out = activations(bench.device, tokens, matrix.rows, model.spec.norm_eps, GROUP)
         step = matvec.output_quantize(
             bench.kernels,
             matrix,
@@ -101,7 +101,9 @@ def _check_output(
         sums = (found**2).reshape(tokens, -1, QUANT_RUN).sum(axis=2)
         if relative_error(squares, sums) > TOLERANCE["float"]:
             return squares, sums
-        return read_quantized(bench, [], out), decoded(*reference.quantize_q8(found * weight))
+        return read_quantized(bench, [], out), decoded(
+            *reference.quantize_q8(found * weight, GROUP)
+        )
 
     shape = f"{tokens}×{info.shape[1]} · {info.shape[0]}×{info.shape[1]} +=, int8"
     shape += "" if table is None else ", another tile"
@@ -137,7 +139,7 @@ def _check_gate_up(
         raws = [model.file.rows(info)[:MAX_ROWS] for info in (gate, up)]
         matrix = upload_matrix(bench.device, [(raw, gate.type) for raw in raws])
         x_q8, x = _input(bench, tokens, matrix.cols, model.spec.norm_eps, pending)
-        out = activations(bench.device, tokens, matrix.rows // 2)
+        out = activations(bench.device, tokens, matrix.rows // 2, group=GROUP)
         step = matvec.gate_up_quantize(
             bench.kernels,
             matrix,
@@ -151,7 +153,7 @@ def _check_gate_up(
         halves = [(x @ dequantize(raw, gate.type).T).astype(np.float32) for raw in raws]
         product = reference.silu_mul if activation == "silu" else reference.gelu_mul
         return read_quantized(bench, step, out), decoded(
-            *reference.quantize_q8(product(halves[0], halves[1]))
+            *reference.quantize_q8(product(halves[0], halves[1]), GROUP)
         )
 
     shape = f"{tokens}×{gate.shape[1]} · 2×{gate.shape[0]}×{gate.shape[1]} {activation}"

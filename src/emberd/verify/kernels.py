@@ -16,7 +16,7 @@ from ..reference import ops as reference
 from ..runtime import linear, ops
 from ..runtime.device import Device
 from .attention import check_attention, check_rope
-from .bench import F32, Workbench, decoded, read_quantized
+from .bench import F32, GROUP, Workbench, decoded, read_quantized
 from .check import Check, compare
 from .fused import check_fused
 from .linear import check_embedding, check_products, check_tiles
@@ -79,11 +79,13 @@ def check_norms(bench: Workbench, model: ModelFile) -> Iterator[Check]:
 
         def quantizing() -> Pair:
             x, w, given = inputs()
-            out = linear.activations(bench.device, TOKENS, spec.hidden_size)
+            out = linear.activations(bench.device, TOKENS, spec.hidden_size, group=GROUP)
             step = linear.rms_norm_quantize(
                 bench.kernels, x, w, out, given, eps=spec.norm_eps, **sizes
             )
-            return read_quantized(bench, step, out), decoded(*reference.quantize_q8(expected))
+            return read_quantized(bench, step, out), decoded(
+                *reference.quantize_q8(expected, GROUP)
+            )
 
         return plain, quantizing
 
@@ -136,17 +138,19 @@ def check_activation(bench: Workbench, model: ModelFile) -> Iterator[Check]:
         return bench.run(step, y)[0], twin(gate, up)
 
     def quantizing() -> Pair:
-        out = linear.activations(bench.device, TOKENS, spec.ffn_size)
+        out = linear.activations(bench.device, TOKENS, spec.ffn_size, group=GROUP)
         step = linear.silu_mul_quantize(
             bench.kernels, bench.put(gate_up), out, activation=spec.activation, **sizes
         )
-        return read_quantized(bench, step, out), decoded(*reference.quantize_q8(twin(gate, up)))
+        return read_quantized(bench, step, out), decoded(
+            *reference.quantize_q8(twin(gate, up), GROUP)
+        )
 
     def attended() -> Pair:
         x = bench.normal(TOKENS, width)
-        out = linear.activations(bench.device, TOKENS, width)
+        out = linear.activations(bench.device, TOKENS, width, group=GROUP)
         step = linear.quantize_q8(bench.kernels, bench.put(x), out, rows=TOKENS, width=width)
-        return read_quantized(bench, step, out), decoded(*reference.quantize_q8(x))
+        return read_quantized(bench, step, out), decoded(*reference.quantize_q8(x, GROUP))
 
     shape = f"{TOKENS}×{spec.ffn_size} {spec.activation}"
     if any(_is_float(layer.down) for layer in layers):
