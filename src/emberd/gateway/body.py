@@ -5,20 +5,33 @@ Knows no route and no dialect; every fault is a BadRequestError.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import json.scanner
 import re
 import reprlib
 import zlib
+from itertools import chain, islice
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Request
-from pydantic import AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Strict, ValidationError
+from pydantic import (
+    AllowInfNan,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Strict,
+    ValidationError,
+)
 
 from ..errors import BadRequestError, EmberdError
 
 Json = dict[str, Any]
 _IGNORED_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _MAX_IGNORED = 32
+_LARGE = 1 << 18
+"""Bytes from which on a body is read in a thread, by a scanner that lets other threads run meanwhile."""
 
 
 class BodyTooLargeError(EmberdError):
@@ -40,6 +53,17 @@ Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Strict()]
 
 
+class _FirstFault(FailFast):
+    __hash__ = object.__hash__  # members of unions must have one
+
+
+FIRST_FAULT = _FirstFault()
+"""Of a list: one fault is enough. Of a million each would be described before the first is told."""
+
+MAX_MESSAGES = 10_000
+"""More than any conversation has. Checking each takes its time, and nothing else runs meanwhile."""
+
+
 class Schema(BaseModel):
     """A body or a part of one. Fields that it does not name are ignored, null means absent."""
 
@@ -49,14 +73,25 @@ class Schema(BaseModel):
 S = TypeVar("S", bound=Schema)
 
 
-async def read_json(request: Request, limit: int) -> Json:
-    """The body as a JSON object. Raises BadRequestError or BodyTooLargeError."""
-    raw = _decompress(await _read(request, limit), request.headers.get("content-encoding"), limit)
+async def read(request: Request, schema: type[S], limit: int) -> tuple[S, Json]:
+    """The body as `schema`, and as it came. Raises BadRequestError or BodyTooLargeError."""
+    raw, encoding = await _read(request, limit), request.headers.get("content-encoding")
+
+    def parsed() -> tuple[S, Json]:
+        body = _object(_decompress(raw, encoding, limit))
+        return parse(schema, body), body
+
+    return parsed() if len(raw) < _LARGE and encoding is None else await asyncio.to_thread(parsed)
+
+
+def _object(raw: bytes) -> Json:
+    """Raises BadRequestError where it is no JSON object."""
     if not raw.strip():
         raise BadRequestError("missing request body")
+    decoder = (_DECODER if len(raw) < _LARGE else _PATIENT_DECODER).decode
     try:
         text = raw.decode("utf-8-sig")
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = decoder(text)
     except UnicodeDecodeError as error:
         raise BadRequestError(f"the request body is not UTF-8 at byte {error.start}") from None
     except RecursionError:
@@ -75,7 +110,7 @@ def parse(schema: type[S], body: Json) -> S:
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=False)
         same_field = [one for one in errors if one["loc"][:1] == errors[0]["loc"][:1]]
-        first = max(same_field, key=lambda one: _path(one["loc"], body).count("["))  # of a union
+        first = max(same_field, key=lambda one: _closeness(one, body))  # of a union
         path = _path(first["loc"], body)
         if first["type"] == "missing":
             raise BadRequestError(f"'{path}' is required", path) from None
@@ -85,15 +120,20 @@ def parse(schema: type[S], body: Json) -> S:
         raise BadRequestError(f"'{path}': {reason}; got {given}", path) from None
 
 
+def _closeness(error: Any, body: Json) -> tuple[int, bool]:
+    """How far a member of a union got with the value before this error: what is deepest, and no wrong type."""
+    return _path(error["loc"], body).count("["), not error["type"].endswith("_type")
+
+
 def ignored_header(body: Json, schema: type[Schema], **parts: type[Schema]) -> dict[str, str]:
     """The response header that lists fields which were sent and do nothing; empty if there are none."""
-    names = [name for name in body if name not in schema.model_fields]
+    names = [(name for name in body if name not in schema.model_fields)]
     for part, part_schema in parts.items():
         if isinstance(body.get(part), dict):
-            names += [
-                f"{part}.{name}" for name in body[part] if name not in part_schema.model_fields
-            ]
-    shown = [name for name in names if _IGNORED_NAME.fullmatch(name)][:_MAX_IGNORED]
+            fields = part_schema.model_fields
+            names.append(f"{part}.{name}" for name in body[part] if name not in fields)
+    listable = (name for name in chain(*names) if _IGNORED_NAME.fullmatch(name))
+    shown = list(islice(listable, _MAX_IGNORED))
     return {"x-emberd-ignored": ", ".join(shown)} if shown else {}
 
 
@@ -128,6 +168,18 @@ def _decompress(raw: bytes, encoding: str | None, limit: int) -> bytes:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+class _PatientDecoder(json.JSONDecoder):
+    """Scans in Python: several times slower, but the event loop gets its turns."""
+
+    def __init__(self) -> None:
+        super().__init__(parse_constant=_refuse_constant)
+        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_PATIENT_DECODER = _PatientDecoder()
 
 
 def _without_surrogates(value: Any) -> Any:

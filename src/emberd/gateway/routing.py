@@ -6,7 +6,7 @@ from typing import Any, TypeVar, cast
 
 from fastapi import Request
 
-from .body import Json, Schema, parse, read_json
+from .body import Json, Schema, read
 from .service import Service
 
 S = TypeVar("S", bound=Schema)
@@ -22,8 +22,7 @@ def request_id_of(request: Request) -> str:
 
 async def read_body(request: Request, schema: type[S]) -> tuple[S, Json]:
     """The body as `schema`, and as it came."""
-    body = await read_json(request, service_of(request).config.max_body)
-    return parse(schema, body), body
+    return await read(request, schema, service_of(request).config.max_body)
 
 
 def documented(schema: type[Schema]) -> dict[str, Any]:

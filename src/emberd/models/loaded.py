@@ -6,6 +6,7 @@ What the gateway talks to. Knows nothing of HTTP or of either protocol.
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -16,6 +17,7 @@ from ..errors import BadRequestError, ModelFileError
 from ..gguf.reader import GGUFFile
 from ..protocol import GenerateRequest, SequenceUpdate, WorkerInfo
 from ..text.detokenize import Detokenizer
+from ..text.lengths import refuse_overlong
 from ..text.template import ChatTemplate, render_to_ids
 from ..text.tokenizer import Tokenizer
 from .facts import sampling_hints
@@ -108,15 +110,23 @@ class LoadedModel:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         template: str | None = None,
+        /,
         **variables: Any,
     ) -> list[int]:
-        """Prompt ids of a conversation, ready for the reply. Blocks; raises BadRequestError."""
+        """Prompt ids of a conversation, ready for the reply. Blocks; raises BadRequestError, and
+        ContextOverflowError where the prompt is far too long."""
         chosen = self.text.template if template is None else ChatTemplate(template, self.tokenizer)
-        return render_to_ids(chosen, self.tokenizer, messages, tools=tools, **variables)
+        return render_to_ids(
+            chosen, self.tokenizer, messages, self.context_length, tools=tools, **variables
+        )
 
     def raw_ids(self, prompt: str) -> list[int]:
-        """Ids of text as it is: control tokens are read, BOS stands once where the model wants it. Blocks."""
-        return self.tokenizer.encode_prompt(prompt)
+        """Ids of text as it is: control tokens are read, BOS stands once where the model wants it. No text is
+        the beginning of one: BOS, where there is one. Blocks; raises ContextOverflowError where the prompt is
+        far too long."""
+        refuse_overlong(self.tokenizer, prompt, self.context_length, "prompt")
+        ids = self.tokenizer.encode_prompt(prompt)
+        return ids if ids or self.tokenizer.bos_id is None else [self.tokenizer.bos_id]
 
     def known_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:
         """`ids` as they are. Raises BadRequestError where one is no token of this model."""
@@ -124,7 +134,7 @@ class LoadedModel:
         for position, token_id in enumerate(ids):
             if not 0 <= token_id < size:
                 raise BadRequestError(
-                    f"'{param}': {token_id} at place {position} is no token; ids go from 0 to {size - 1}",
+                    f"'{param}': {reprlib.repr(token_id)} at place {position} is no token; ids go from 0 to {size - 1}",
                     param,
                 )
         return tuple(ids)

@@ -5,10 +5,11 @@ Blocks; runs in a thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ...errors import ContextOverflowError
 from ...models.loaded import LoadedModel
 from ..service import PromptIds, fits
 from .schema import ChatRequest, GenerateRequest, Message, ToolCall
@@ -45,25 +46,32 @@ def chat_prompt(model: LoadedModel, body: ChatRequest, cut: Cut) -> PromptIds:
     messages = [_message(message) for message in body.messages]
 
     def encode(kept: Messages) -> list[int]:
-        return model.chat_ids(kept, body.tools or None)
+        ids = model.chat_ids(kept, body.tools or None)
+        if not fits(model, len(ids)):
+            raise ContextOverflowError(len(ids), model.context_length)
+        return ids
 
-    ids = encode(messages)
-    if body.truncate and not fits(model, len(ids)):
-        kept, kept_ids = _newest_turns(messages, encode, lambda ids: fits(model, len(ids)))
+    try:
+        ids = encode(messages)
+    except ContextOverflowError as error:
+        if not body.truncate:
+            raise
+        kept, ids = _newest_turns(messages, encode)
         cut.num_messages = len(messages) - len(kept)
-        cut.num_tokens = len(ids) - len(kept_ids)
-        ids = kept_ids
+        cut.num_tokens = error.num_prompt_tokens - len(
+            ids
+        )  # or more: long prompts are not counted to the end
     return PromptIds((tuple(ids),))
 
 
 def _newest_turns(
     messages: Messages,
     encode: Callable[[Messages], list[int]],
-    fits: Callable[[Sequence[int]], bool],
 ) -> tuple[Messages, list[int]]:
-    """The most turns, counted from the end, that fit; at least the last.
+    """The most turns, counted from the end, that fit.
 
-    A turn begins with a user message. System messages belong to none and always stay.
+    A turn begins with a user message. System messages belong to none and always stay. Raises
+    ContextOverflowError, as `encode` does, where not even the last turn fits.
     """
     starts = [i for i, message in enumerate(messages) if message["role"] == "user"][1:]
 
@@ -76,9 +84,10 @@ def _newest_turns(
     low, high = 1, len(starts)
     while low < high:
         middle = (low + high) // 2
-        if fits(encode(without(middle))):
+        try:
+            encode(without(middle))
             high = middle
-        else:
+        except ContextOverflowError:
             low = middle + 1
     return without(low), encode(without(low))
 
