@@ -27,6 +27,8 @@ def serve(config: Config) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     store = ModelStore(config.models_dir, config.cache_dir)
     names = [store.register(entry) for entry in config.models]
+    for name in names:
+        store.find(name)  # a file that cannot be served is said now, not by the first request
     if config.device not in ("auto", "cpu"):
         from ..runtime.device import choose_adapter
 
@@ -50,6 +52,7 @@ def _hint(store: ModelStore, names: list[str], url: str) -> str:
         {
             "model": short_name(known[0]),
             "messages": [{"role": "user", "content": "What is the capital of France?"}],
+            "temperature": 0,
         }
     )
     return f"try: curl {url}/v1/chat/completions -d '{body}'"
