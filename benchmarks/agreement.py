@@ -63,6 +63,7 @@ def _run(options: argparse.Namespace) -> int:
             options.device,
             context_length=context,
             max_sequences=options.requests,
+            cache_dir=common.cache_dir(),
         ),
         lambda _: None,
     )

@@ -211,6 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 kv_memory=options.kv_memory,
                 max_sequences=max(options.streams),
                 max_batch_tokens=options.max_batch_tokens,
+                cache_dir=common.cache_dir(),
             )
         )
         clock = GpuClock(runner.kernels.device)

@@ -20,6 +20,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from emberd.config import Config
+from emberd.protocol import WorkerOptions
+from emberd.runtime import tune
+from emberd.runtime.device import choose_adapter
+from emberd.worker.process import load_runner
+
 RESULTS = Path(__file__).parent / "results"
 _ROOT = Path(__file__).parent.parent
 
@@ -55,6 +61,19 @@ def parser(description: str, repeats: int) -> argparse.ArgumentParser:
         help="commit to name in the result, where git cannot tell it",
     )
     return made
+
+
+def cache_dir() -> str:
+    """Where a daemon with this environment keeps its measured tiles."""
+    return str(Config.from_env(os.environ).cache_dir)
+
+
+def measure_tiles(options: WorkerOptions) -> None:
+    """Load the model once where tiles are measured, so that a load that is timed finds them."""
+    adapter, _ = choose_adapter(options.device)
+    if tune.is_wanted() and adapter is not None:
+        tune.BUDGET = 60.0
+        load_runner(options, lambda _: None).close()
 
 
 def positive(text: str) -> int:

@@ -71,8 +71,10 @@ def _run(options: argparse.Namespace) -> int:
     vocab_size, step_bytes = opened.spec.vocab_size, _step_bytes(opened)
     opened.close()
     workloads = _workloads(options)
+    worker_options = _worker_options(options, workloads)
+    common.measure_tiles(worker_options)
     started = time.perf_counter()
-    runner = load_runner(_worker_options(options, workloads), lambda _: None)
+    runner = load_runner(worker_options, lambda _: None)
     loaded = time.perf_counter()
     _first_token(runner)
     load = _load(model["model_bytes"], started, loaded, time.perf_counter())
@@ -86,6 +88,7 @@ def _run(options: argparse.Namespace) -> int:
         **model,
         step_bytes=step_bytes,
         max_batch_tokens=options.max_batch_tokens,
+        tuned_products=info.tuned_products,
     )
     common.print_conditions(facts)
     print(
@@ -138,6 +141,7 @@ def _worker_options(
         kv_memory=options.kv_memory,
         max_sequences=max(options.streams),
         max_batch_tokens=options.max_batch_tokens,
+        cache_dir=common.cache_dir(),
     )
 
 

@@ -92,15 +92,15 @@ def _run(options: argparse.Namespace) -> int:
     with llama_server(
         options.peer_dir, options.model, most, sizes.tokens, options.peer_arg
     ) as peer:
-        runner = load_runner(
-            WorkerOptions(
-                model_path=str(options.model),
-                device=options.device,
-                context_length=sizes.tokens,
-                max_sequences=most,
-            ),
-            lambda _: None,
+        worker_options = WorkerOptions(
+            model_path=str(options.model),
+            device=options.device,
+            context_length=sizes.tokens,
+            max_sequences=most,
+            cache_dir=common.cache_dir(),
         )
+        common.measure_tiles(worker_options)
+        runner = load_runner(worker_options, lambda _: None)
         facts = common.conditions(
             device=runner.info().device,
             driver=_driver(runner),

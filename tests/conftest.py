@@ -27,6 +27,7 @@ MODEL_FILES = {
     "smollm2-135m": "SmolLM2-135M-Instruct.Q4_1.gguf",
     "gemma3-270m": "gemma-3-270m-q4_k_m.gguf",
     "qwen2.5-coder-0.5b": "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+    "all-minilm-l6-v2": "all-MiniLM-L6-v2-F32.gguf",
 }
 
 
@@ -78,6 +79,12 @@ def gemma3_path() -> Path:
 @pytest.fixture(scope="session")
 def qwen_path() -> Path:
     return _model("qwen2.5-coder-0.5b")
+
+
+@pytest.fixture(scope="session")
+def minilm_path() -> Path:
+    """Made by scripts/convert-minilm."""
+    return _model("all-minilm-l6-v2")
 
 
 @pytest.fixture(scope="session")

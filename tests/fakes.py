@@ -111,7 +111,12 @@ class ScriptedRunner:
         for row in rows:  # as on a device, all rows write before any reads
             self._write(batch, row)
         sampled = [self._sample(batch, row) for row in rows]
-        self._in_flight.append(StepOutput(np.array(sampled, np.int32)))
+        output = StepOutput(np.array(sampled, np.int32))
+        if batch.hidden_at is not None:
+            output.hidden = np.array(
+                [self._state(batch, place) for place in batch.hidden_at.tolist()], np.float32
+            )
+        self._in_flight.append(output)
 
     def collect(self) -> StepOutput:
         assert self._in_flight, "collect without a step in flight"
@@ -191,6 +196,15 @@ class ScriptedRunner:
         assert len(place.history) <= place.num_prompt_tokens + place.params.max_tokens
         assert len(place.history) <= self._context_length, "sampled past the context"
         return token_id
+
+    def _state(self, batch: Batch, place: int) -> tuple[int, int, int]:
+        """Position, token id and the sum of all ids that the token sees: as a model's state, it tells of
+        everything before it."""
+        row = int(np.searchsorted(batch.query_start, place, side="right")) - 1
+        table, last = batch.block_tables[row].tolist(), int(batch.positions[place])
+        seen = [self._slots[self._slot(table, position)] for position in range(last + 1)]
+        assert [position for position, _ in seen] == list(range(last + 1))
+        return last, seen[-1][1], sum(token_id for _, token_id in seen)
 
     def _slot(self, table: list[int], position: int) -> int:
         return table[position // self.block_size] * self.block_size + position % self.block_size

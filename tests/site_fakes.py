@@ -15,15 +15,24 @@ from typing import Any, TypeVar
 import httpx
 import numpy as np
 import uvicorn
+from numpy.typing import NDArray
 
 from emberd.config import Config
 from emberd.errors import ModelLoadError, WorkerDiedError
 from emberd.gateway.app import create_app
-from emberd.gateway.server import Server, open_sockets
+from emberd.gateway.listen import open_sockets
+from emberd.gateway.server import Server
 from emberd.gguf.reader import GGUFFile
 from emberd.models.manager import ModelManager
 from emberd.models.store import ModelStore
-from emberd.protocol import GenerateRequest, SequenceUpdate, WorkerInfo, WorkerOptions
+from emberd.protocol import (
+    EmbedRequest,
+    GenerateRequest,
+    SequenceUpdate,
+    StepMessage,
+    WorkerInfo,
+    WorkerOptions,
+)
 from tiny_gguf import script_model
 
 T = TypeVar("T")
@@ -57,9 +66,14 @@ class FakeWorker:
     delay: float = 0.0  # seconds a token
     alive: bool = True
     requests: list[GenerateRequest] = field(default_factory=list)
+    embeds: list[EmbedRequest] = field(default_factory=list)
     running: set[str] = field(default_factory=set)
     cancelled: list[str] = field(default_factory=list)
     prefilled: asyncio.Event = field(default_factory=asyncio.Event)  # cleared: prompts are read
+
+    @property
+    def stats(self) -> StepMessage:
+        return StepMessage((), len(self.running), 0, self.info.num_blocks - len(self.running))
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[SequenceUpdate, None]:
         self.requests.append(request)
@@ -82,8 +96,32 @@ class FakeWorker:
             if not finished:
                 self.cancelled.append(request.request_id)
 
+    async def embed(self, request: EmbedRequest) -> bytes:
+        self.embeds.append(request)
+        self.running.add(request.request_id)
+        finished = False
+        try:
+            await self.prefilled.wait()
+            await asyncio.sleep(self.delay)
+            if not self.alive:
+                raise WorkerDiedError("the worker of 'fake' ended with code -9")
+            finished = True
+            return fake_embedding(request).astype("<f4").tobytes()
+        finally:
+            self.running.discard(request.request_id)
+            if not finished:
+                self.cancelled.append(request.request_id)
+
     async def close(self) -> None:
         self.alive = False
+
+
+def fake_embedding(request: EmbedRequest) -> NDArray[np.float32]:
+    """A vector that tells of the ids, their order and the pooling."""
+    ids = request.token_ids
+    return np.array(
+        [len(ids), ids[0], ids[-1], -sum(ids) / 3, len(request.pooling)], dtype=np.float32
+    )
 
 
 @dataclass
@@ -109,11 +147,13 @@ class Site:
         if self.load_error is not None:
             raise self.load_error
         with GGUFFile(options.model_path) as file:
-            info = file.tensors["output.weight"]
-            logits = file.data(info).view(np.float32).reshape(info.shape)
-            next_token = logits.argmax(axis=0).tolist()
-        blocks = (options.context_length or CONTEXT) // 16
-        facts = WorkerInfo("fake", "cpu", CONTEXT, blocks, 16, 32, 1000, 2000, 0.1)
+            next_token = []
+            if info := file.tensors.get("output.weight"):
+                logits = file.data(info).view(np.float32).reshape(info.shape)
+                next_token = logits.argmax(axis=0).tolist()
+        context = options.context_length or CONTEXT
+        blocks = context // 16 if next_token else 0
+        facts = WorkerInfo("fake", "cpu", context, blocks, 16, 32, 1000, 2000, 0.1)
         worker = FakeWorker(options, facts, next_token, self.delay)
         if self.prefill:
             worker.prefilled.set()

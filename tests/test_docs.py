@@ -15,9 +15,12 @@ from emberd.cli.app import app as cli
 from emberd.cli.settings import flag_of
 from emberd.config import settings
 from emberd.gateway import root
+from emberd.gateway.ollama import embeddings as ollama_embeddings
 from emberd.gateway.ollama import routes as ollama
+from emberd.gateway.openai import embeddings as openai_embeddings
 from emberd.gateway.openai import routes as openai
 from emberd.gguf.dequant import QUANT_TYPES
+from emberd.gguf.encoder import ENCODER_ARCHITECTURES
 from emberd.gguf.spec import _ARCHITECTURES
 
 ROOT = Path(__file__).parent.parent
@@ -89,8 +92,8 @@ def test_every_variable_in_the_code_is_documented() -> None:
 def test_every_route_is_documented() -> None:
     found = {
         (method, re.sub(r":\w+}", "}", route.path))
-        for router in (root.router, openai.router, ollama.router)
-        for route in router.routes
+        for module in (root, openai, openai_embeddings, ollama, ollama_embeddings)
+        for route in module.router.routes
         if isinstance(route, APIRoute)
         for method in route.methods
     }
@@ -102,7 +105,7 @@ def test_every_route_is_documented() -> None:
 def test_every_tensor_type_and_architecture_is_in_the_support_table() -> None:
     for kind in QUANT_TYPES:
         assert kind.name in README, kind.name
-    for architecture in _ARCHITECTURES:
+    for architecture in (*_ARCHITECTURES, *ENCODER_ARCHITECTURES):
         assert f"`{architecture}`" in README, architecture
 
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import platformdirs
 
 from .errors import ConfigError
+from .keys import ApiKey, parse_keys, read_keys
 
 _UNITS_OF_SIZE = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGT", start=1):
@@ -26,6 +27,13 @@ for _power, _letter in enumerate("KMGT", start=1):
 _UNITS_OF_TIME = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
+_LOG_FORMATS = ("text", "json")
+_SWITCH = {"1": True, "true": True, "yes": True, "on": True} | {
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
 _MAX_SECONDS = 1e10  # longer, as a century's worth of seconds, is the same as never
 
 
@@ -94,14 +102,24 @@ def _word(text: str) -> str:
     return text.strip()
 
 
-def _folder(text: str) -> Path:
+def _path(text: str) -> Path:
     return Path(_word(text)).expanduser()
 
 
-def _log_level(text: str) -> str:
-    if text.strip().lower() not in _LOG_LEVELS:
-        raise ValueError(f"'{text}' is not one of {', '.join(_LOG_LEVELS)}")
-    return text.strip().lower()
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.strip().lower() not in words:
+            raise ValueError(f"'{text}' is not one of {', '.join(words)}")
+        return text.strip().lower()
+
+    return parse
+
+
+def _switch(text: str) -> bool:
+    value = _SWITCH.get(text.strip().lower())
+    if value is None:
+        raise ValueError(f"'{text}' is not 1 or 0")
+    return value
 
 
 def _user_data() -> Path:
@@ -140,13 +158,13 @@ class Config:
     )
     models_dir: Path = _setting(  # noqa: RUF009 - a dataclasses.field
         "Folder in which models are found.",
-        _folder,
+        _path,
         factory=_user_data,
         shown="models, in the user's data folder",
     )
     cache_dir: Path = _setting(  # noqa: RUF009 - a dataclasses.field
         "Folder for what can be made again, as built tokenizers.",
-        _folder,
+        _path,
         factory=_user_cache,
         shown="the user's cache folder",
     )
@@ -195,8 +213,34 @@ class Config:
         _words,
         (),
     )
-    max_body: int = _setting("Largest request body.", _positive_size, 64 * 1024**2, shown="64MiB")
-    log_level: str = _setting("debug, info, warning or error.", _log_level, "info")
+    socket: Path | None = _setting(  # noqa: RUF009 - a dataclasses.field
+        "Unix socket to listen on, in place of host and port; only its owner may connect.",
+        _path,
+        None,
+    )
+    api_keys: tuple[ApiKey, ...] = _setting(
+        "Keys that callers must have, separated by commas: KEY, or KEY:infer+list with scopes.",
+        parse_keys,
+        (),
+    )
+    api_key_file: Path | None = _setting(  # noqa: RUF009 - a dataclasses.field
+        "File with more such keys, one a line.", _path, None
+    )
+    insecure: bool = _setting("Listen to other machines without any key.", _switch, False)
+    strict: bool = _setting(
+        "Refuse request fields that do nothing, instead of listing them in a header.",
+        _switch,
+        False,
+    )
+    max_body: int = _setting(
+        "Largest request body, also once decompressed.",
+        _positive_size,
+        64 * 1024**2,
+        shown="64MiB",
+    )
+    log_level: str = _setting("debug, info, warning or error.", _one_of(*_LOG_LEVELS), "info")
+    log_format: str = _setting("text or json, one line an event.", _one_of(*_LOG_FORMATS), "text")
+    log_prompts: bool = _setting("Log request bodies, with all that people wrote.", _switch, False)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str], **overrides: Any) -> Config:
@@ -225,6 +269,11 @@ class Config:
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
+    def keys(self) -> tuple[ApiKey, ...]:
+        """Every key that opens something: the setting's, then the file's. Raises ConfigError."""
+        more = read_keys(self.api_key_file) if self.api_key_file is not None else ()
+        return (*self.api_keys, *more)
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -236,6 +285,7 @@ class Setting:
     help: str
     default: str  # for people
     parser: Callable[[str], Any]
+    is_switch: bool = False  # its flag takes no value
 
     def parse(self, text: str, source: str) -> Any:
         try:
@@ -254,13 +304,16 @@ def settings() -> tuple[Setting, ...]:
             help=item.metadata["help"],
             default=item.metadata["shown"] or _show(item.default),
             parser=item.metadata["parse"],
+            is_switch=isinstance(item.default, bool),
         )
         for item in dataclasses.fields(Config)
     )
 
 
 def _show(default: Any) -> str:
-    return "none" if default == () else str(default)
+    if default is False:
+        return "off"
+    return "none" if default in ((), None) else str(default)
 
 
 def _ollama_settings(environ: Mapping[str, str]) -> dict[str, Any]:

@@ -7,7 +7,8 @@ EmberdError
 ├── NotSupportedError        known to the protocol, not to this build or model          501
 ├── ModelFileError           a file that is damaged, hostile or not supported           400
 ├── ModelLoadError           the file is fine, loading it failed                        500
-├── OverloadedError          the queue is full or the daemon is leaving; retry later    503
+├── OverloadedError          the daemon is leaving; retry later                         503
+│   └── QueueFullError       as many sequences run and wait as may      429, 503 or 529, by API
 ├── WorkerDiedError          the worker process ended under a running request           500
 ├── DeviceError              no adapter, a missing limit, a lost device                 500
 └── ConfigError              a setting or flag is wrong; ends the command with code 1
@@ -91,6 +92,10 @@ class OverloadedError(EmberdError):
     def __init__(self, message: str, retry_after: int = 1) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class QueueFullError(OverloadedError):
+    """As many sequences run and wait as the setting allows. Each API has a status of its own for it."""
 
 
 class WorkerDiedError(EmberdError):

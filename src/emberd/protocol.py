@@ -1,19 +1,20 @@
 """The one language between gateway, worker, engine and runner: token ids in, token ids out.
 
 A leaf module: it imports nothing of ours. Gateway and worker exchange `WorkerOptions`, `GenerateRequest`,
-`Cancel`, `Ready`, `StepMessage`; engine and runner exchange `Batch` and `StepOutput`.
+`EmbedRequest`, `Cancel`, `Ready`, `StepMessage`; engine and runner exchange `Batch` and `StepOutput`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
+Pooling = Literal["mean", "cls", "last"]  # of all tokens, the first, the last
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
 
@@ -55,6 +56,7 @@ class WorkerOptions:
     kv_memory: int | None = None  # bytes for the KV cache; None: a share of what is free
     max_sequences: int = 32
     max_batch_tokens: int = 512  # tokens a step; the chunk size of prefill follows from it
+    cache_dir: str | None = None  # where measured tiles are kept; None: nothing is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,15 @@ class GenerateRequest:
     request_id: str
     token_ids: tuple[int, ...]
     params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedRequest:
+    """One text to embed. Answered by one update with `embedding`."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    pooling: Pooling
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +89,13 @@ class WorkerInfo:
     device: str  # human-readable name
     device_kind: Literal["gpu", "cpu"]
     context_length: int  # tokens a sequence may hold, prompt and completion
-    num_blocks: int
+    num_blocks: int  # 0: an encoder, which keeps no keys and values
     block_size: int
     max_sequences: int
     weight_bytes: int
     kv_bytes: int
     load_seconds: float
+    tuned_products: int = 0  # matrix products whose tile was measured on the device
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +107,7 @@ class SequenceUpdate:
     finish_reason: FinishReason | None = None
     num_cached_tokens: int = 0
     error: str | None = None
+    embedding: bytes | None = None  # pooled state, little-endian float32; with the last update
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +151,7 @@ class Batch:
     sample: NDArray[np.bool_]  # (R,) whether a token is sampled from the row's last token
     admissions: list[Admission] = field(default_factory=list)
     logits_at: IntArray | None = None  # token places whose logits are wanted back (tests, scoring)
+    hidden_at: IntArray | None = None  # token places whose states are wanted back (embeddings)
 
     @property
     def num_tokens(self) -> int:
@@ -158,6 +172,7 @@ class StepOutput:
 
     token_ids: IntArray
     logits: FloatArray | None = None  # (len(logits_at), vocab)
+    hidden: FloatArray | None = None  # (len(hidden_at), hidden) behind the output norm
 
 
 class Runner(Protocol):
@@ -180,6 +195,21 @@ class Runner(Protocol):
 
     def collect(self) -> StepOutput:
         """Wait for the oldest submitted step."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class EncoderRunner(Protocol):
+    """Runs whole texts through an encoder on a device."""
+
+    max_batch_tokens: int  # of one call; no text is longer
+
+    def info(self) -> WorkerInfo: ...
+
+    def hidden_states(self, token_ids: IntArray, query_start: IntArray) -> FloatArray:
+        """States (T, hidden) of texts put one after the other: text r has the tokens
+        query_start[r] .. query_start[r + 1], of which no other text sees anything."""
 
     def close(self) -> None: ...
 

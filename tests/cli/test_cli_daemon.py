@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,3 +93,42 @@ def test_run_tells_why_the_private_daemon_did_not_start(free_port: int) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("error: ") and "nothing" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_other_machines_are_not_let_in_without_a_key(model: Path) -> None:
+    refused = run("serve", "--host", "0.0.0.0", "--port", "0")
+    assert refused.returncode == 1 and refused.stderr.count("\n") == 1
+    assert "0.0.0.0" in refused.stderr and "--insecure" in refused.stderr
+    with serving("--model", str(model), "--host", "0.0.0.0", "--insecure") as (_, lines):
+        assert "listens on http://127.0.0.1:" in lines[0]
+
+
+def test_commands_send_the_key_of_their_environment(model: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("small:infer\nsecret-key\n")
+    with serving("--model", str(model), "--api-key-file", str(keys)) as (_, lines):
+        port = lines[0].strip().rpartition(":")[2]
+        refused = run("run", "talker", "Well?", EMBERD_PORT=port)
+        assert refused.returncode == 1 and "API key is needed" in refused.stderr
+        wrong = run("ps", EMBERD_PORT=port, EMBERD_API_KEYS="other")
+        assert wrong.returncode == 1 and "not known here" in wrong.stderr
+        assert "other" not in wrong.stderr
+        done = run("run", "talker", "Well?", EMBERD_PORT=port, EMBERD_API_KEY_FILE=str(keys))
+        assert done.stdout == "Yes.\n", done.stderr
+        assert "talker" in run("ps", EMBERD_PORT=port, EMBERD_API_KEYS="secret-key").stdout
+
+
+def test_a_unix_socket_in_place_of_a_port(model: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # short: such paths have a limit
+        path = f"{folder}/s"
+        with serving("--model", str(model), "--socket", path) as (daemon, lines):
+            assert lines[0].endswith(f"listens on {path}\n")
+            assert f"curl --unix-socket {path} http://localhost/v1/" in lines[1]
+            assert "talker" in run("ps", "--socket", path).stdout
+            assert run("run", "talker", "Well?", EMBERD_SOCKET=path).stdout == "Yes.\n"
+            daemon.send_signal(signal.SIGTERM)
+            assert daemon.wait(30) == 0
+        assert os.listdir(folder) == []
+        # A private daemon has a port of its own, whatever the environment says.
+        done = run("run", str(model), "Well?", "--device", "cpu", EMBERD_SOCKET=path)
+        assert done.stdout == "Yes.\n", done.stderr

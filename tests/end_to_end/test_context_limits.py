@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from chain_models import SMALL_POOL_TOKENS
 
+from chain_models import SMALL_POOL_TOKENS
 from daemon import Daemon
 from dialects import CHAT, OLLAMA_CHAT, ROUTES, Json, ask, ask_async, body, refused
 from tiny_gguf import script_model

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from chain_models import SMALL_POOL_TOKENS
 
+from chain_models import SMALL_POOL_TOKENS
 from daemon import Daemon, wait_until
 from dialects import CHAT, COMPLETION, OLLAMA_CHAT, OLLAMA_GENERATE, ROUTES, ask, ask_async, body
 from emberd.protocol import GenerateRequest, SamplingParams, WorkerOptions

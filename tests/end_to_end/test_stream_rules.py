@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from chain_models import FAMILY
 
+from chain_models import FAMILY
 from daemon import Daemon, wait_until
 from dialects import CHAT, COMPLETION, OLLAMA_CHAT, OLLAMA_GENERATE, ROUTES, ask, body, refused
 

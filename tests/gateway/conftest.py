@@ -11,6 +11,7 @@ import pytest
 
 from emberd.config import Config
 from site_fakes import Site, write_model
+from tiny_encoder import encoder_model
 
 
 @pytest.fixture(scope="session")
@@ -35,4 +36,14 @@ def models_dir(tiny_model: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "models"
     folder.mkdir()
     shutil.copy(tiny_model, folder / "tiny.gguf")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def embedding_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models: `tiny` generates, `encoder` embeds, `both` does both."""
+    folder = tmp_path_factory.mktemp("models")
+    write_model(folder / "tiny.gguf")
+    write_model(folder / "both.gguf", metadata={"llama.pooling_type": 3})
+    encoder_model(folder / "encoder.gguf")
     return folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 from collections.abc import Callable
 from typing import Any
@@ -92,22 +91,6 @@ def test_json_is_taken_whatever_the_headers_say_ht04(
     assert response.status_code == 200
 
 
-def test_gzip_bodies_are_read_within_the_limit_ht06(make_site: MakeSite) -> None:
-    headers = {"content-encoding": "gzip"}
-    site = make_site(max_body=10_000)
-    content = gzip.compress(json.dumps(CHAT).encode())
-    assert send(site, "POST", "/v1/chat/completions", content=content, headers=headers).is_success
-    bomb = gzip.compress(b" " * 1_000_000)
-    response = send(site, "POST", "/v1/chat/completions", content=bomb, headers=headers)
-    assert response.status_code == 413
-    for broken in (content[:-9], b"\x1f\x8bjunk"):
-        response = send(site, "POST", "/v1/chat/completions", content=broken, headers=headers)
-        assert response.status_code == 400
-    response = send(site, "POST", "/api/chat", content=b"x", headers={"content-encoding": "zstd"})
-    assert response.status_code == 400
-    assert "zstd" in response.json()["error"]
-
-
 def test_too_large_bodies_are_refused_before_they_are_read(make_site: MakeSite) -> None:
     response = send(make_site(max_body=1000), "POST", "/api/chat", content=b"x" * 2000)
     assert response.status_code == 413
@@ -161,8 +144,6 @@ def test_the_root_says_what_probes_look_for_c15(make_site: MakeSite) -> None:
     ("method", "path", "status"),
     [
         ("GET", "/v1/nothing", 404),
-        ("GET", "/metrics", 404),
-        ("HEAD", "/metrics", 404),
         ("GET", "/api/v0/models", 404),
         ("GET", "/api/v1/models", 404),
         ("GET", "/api/nothing", 404),
@@ -199,8 +180,6 @@ def test_unknown_routes_and_methods_answer_in_the_dialect_ht02(
         ("DELETE", "/api/delete"),
         ("POST", "/api/copy"),
         ("POST", "/api/create"),
-        ("POST", "/api/embed"),
-        ("POST", "/api/embeddings"),
         ("POST", "/api/blobs/sha256:abc"),
     ],
 )
@@ -226,7 +205,6 @@ def test_our_own_mistakes_are_500_in_the_dialect_without_details(
     assert response.status_code == 500
     assert response.json()["error"]["type"] == "api_error"
     assert "secret" not in response.text
-    assert response.headers["x-request-id"] in caplog.text
     assert "secret" in caplog.text
 
 

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from emberd.errors import ConfigError
-from emberd.gateway.server import open_sockets
+from emberd.gateway.listen import open_sockets
 from site_fakes import Site, run
 
 MakeSite = Callable[..., Site]

@@ -280,9 +280,9 @@ def test_a_full_queue_says_come_back_ht15(make_site: MakeSite) -> None:
             first = asyncio.ensure_future(client.post(**request))
             await site.until(lambda: site.service.num_sequences == 2)
             second = await client.post(**request)
-            assert second.status_code == 503
+            assert second.status_code == 429
             assert second.headers["retry-after"] == "1"
-            assert second.json()["error"]["type"] == "overloaded_error"
+            assert second.json()["error"]["type"] == "rate_limit_error"
             site.workers[0].prefilled.set()
             assert (await first).status_code == 200
 

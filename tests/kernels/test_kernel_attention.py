@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from linear_cases import with_subgroups
 from numpy.typing import NDArray
 
 from emberd.errors import DeviceError
@@ -15,6 +14,7 @@ from emberd.runtime import ops
 from emberd.runtime.activations import QuantizedActivations, activations
 from emberd.runtime.device import Device, Tensor
 from emberd.runtime.kernel import Kernels, run_once
+from linear_cases import with_subgroups
 from tolerance import check
 
 pytestmark = pytest.mark.device

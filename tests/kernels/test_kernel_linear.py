@@ -7,6 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as GGMLType
+
+from emberd.runtime.device import Device
+from emberd.runtime.kernel import Kernels
+from emberd.runtime.matvec import MatvecTile
+from emberd.runtime.weights import upload_matrix
 from linear_cases import (
     ALL_TYPES,
     NARROW,
@@ -16,12 +21,6 @@ from linear_cases import (
     with_rows_tile,
     with_subgroups,
 )
-
-from emberd.runtime import linear
-from emberd.runtime.device import Device
-from emberd.runtime.kernel import Kernels
-from emberd.runtime.matvec import MatvecTile
-from emberd.runtime.weights import upload_matrix
 
 pytestmark = pytest.mark.device
 
@@ -113,31 +112,6 @@ def test_more_rows_than_the_grid_allows_are_folded(
     weight = upload_matrix(device, [(raw, GGMLType.Q8_0)])
     for tokens in (1, 18):
         check_product(kernels, rng, weight, floats, tokens=tokens, table=NARROW)
-
-
-def _tables(device: Device) -> list[linear.LinearTable]:
-    """What a software device, a GPU with a fixed subgroup size and one without would use."""
-    software, gpu = copy_of_kind(device, "CPU"), copy_of_kind(device, "DiscreteGPU")
-    plain = limited(gpu)
-    plain.subgroup_size = None
-    return [linear.default_table(kind) for kind in (software, gpu, plain)]
-
-
-def copy_of_kind(device: Device, kind: str) -> Device:
-    other = limited(device)
-    other.info = dataclasses.replace(device.info, kind=kind)
-    return other
-
-
-@pytest.mark.parametrize("kind", [GGMLType.Q6_K, GGMLType.F16], ids=lambda kind: kind.name)
-def test_every_matvec_tile_of_the_default_tables(
-    device: Device, kernels: Kernels, rng: np.random.Generator, kind: GGMLType
-) -> None:
-    raw, floats = random_weights(rng, 70, kind)
-    weight = upload_matrix(device, [(raw, kind)])
-    tables = _tables(device)
-    for matvec in {tile for table in tables for _, _, tile in table.matvec.rows}:
-        check_product(kernels, rng, weight, floats, tokens=2, table=with_rows_tile(matvec))
 
 
 def test_wide_groups_of_rows_and_tokens(

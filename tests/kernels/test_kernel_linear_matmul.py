@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as GGMLType
-from linear_cases import NARROW, check_product, limited, random_weights
 
 from emberd.runtime.device import Device
 from emberd.runtime.kernel import Kernels
@@ -18,6 +17,7 @@ from emberd.runtime.matmul import (
     default_matmul_table,
 )
 from emberd.runtime.weights import upload_matrix
+from linear_cases import NARROW, check_product, limited, random_weights
 
 pytestmark = pytest.mark.device
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from linear_cases import limited, with_subgroups
 from numpy.typing import NDArray
 
 from emberd.reference import ops as reference
 from emberd.runtime import linear
 from emberd.runtime.device import Device
 from emberd.runtime.kernel import Kernels, run_once
+from linear_cases import limited, with_subgroups
 from tolerance import TOLERANCE, check
 
 pytestmark = pytest.mark.device

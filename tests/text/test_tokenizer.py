@@ -263,7 +263,7 @@ def test_an_unknown_pre_tokenizer_is_refused_with_the_known_ones() -> None:
         Tokenizer.from_metadata(byte_level(pre="frobnicate"))
 
 
-@pytest.mark.parametrize("model", ["bert", "t5", "rwkv"])
+@pytest.mark.parametrize("model", ["plamo2", "t5", "rwkv"])
 def test_other_kinds_of_tokenizer_are_refused_by_name(model: str) -> None:
     with pytest.raises(NotSupportedError, match=f"'{model}'"):
         Tokenizer.from_metadata(metadata(model, ["a"], [1]))

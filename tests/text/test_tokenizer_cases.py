@@ -11,7 +11,7 @@ import pytest
 from emberd.gguf.reader import GGUFFile
 from emberd.text.tokenizer import Tokenizer
 
-VOCABULARIES = ("gpt-2", "llama-spm", "deepseek-llm", "starcoder")
+VOCABULARIES = ("gpt-2", "llama-spm", "deepseek-llm", "starcoder", "bert-bge")
 WITHOUT_VOCABULARY = ("llama-bpe", "command-r")
 MODELS = {
     "smollm2-135m": "smollm2_path",

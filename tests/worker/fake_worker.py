@@ -1,6 +1,6 @@
 """A worker process over the scripted runner; started by the worker tests in place of a real one.
 
-Usage: fake_worker.py NAME=VALUE ... LEVEL FD. `mode` is one of MODES, the rest go to ScriptedRunner.
+Usage: fake_worker.py NAME=VALUE ... LEVEL:STYLE FD. `mode` is one of MODES, the rest go to ScriptedRunner.
 """
 
 from __future__ import annotations

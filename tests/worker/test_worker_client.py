@@ -73,6 +73,22 @@ def test_streams_side_by_side_equal_lone_runs() -> None:
     asyncio.run(scenario())
 
 
+def test_a_worker_does_not_get_the_api_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBERD_API_KEYS", "secret")
+    monkeypatch.setenv("EMBERD_API_KEY_FILE", "secrets")
+    monkeypatch.setenv("EMBERD_REPLAY", "wrapper")
+
+    async def scenario() -> dict[str, str]:
+        worker = await start()
+        environment = psutil.Process(worker.pid).environ()
+        await worker.close()
+        return environment
+
+    environment = asyncio.run(scenario())
+    assert environment["EMBERD_REPLAY"] == "wrapper"
+    assert not {"EMBERD_API_KEYS", "EMBERD_API_KEY_FILE"} & {*environment}
+
+
 def test_a_long_prompt_to_a_stopped_worker_does_not_hold_the_event_loop() -> None:
     """100,000 ids are more than the socket holds."""
 
@@ -106,6 +122,25 @@ def test_a_refused_prompt_is_an_error_update_with_both_numbers() -> None:
     (update,) = asyncio.run(scenario())
     assert update.finish_reason == "error" and update.error is not None
     assert "40 tokens" in update.error and "32 tokens" in update.error
+
+
+def test_counts_are_told_while_a_long_prompt_is_read() -> None:
+    """Metrics need them before there is any token to tell."""
+
+    async def scenario() -> None:
+        worker = await start("slow", max_batch_tokens=8, num_blocks=64, block_size=4)
+        updates = worker.generate(make_request("long", max_tokens=2, num_prompt_tokens=160))
+        first = asyncio.ensure_future(anext(updates))
+        while not worker.stats.num_running:
+            await asyncio.sleep(0.001)
+        assert not first.done() and worker.stats.num_free_blocks < 64
+        await first
+        await updates.aclose()
+        await until_free(worker)
+        assert worker.stats.num_running == 0
+        await worker.close()
+
+    asyncio.run(scenario())
 
 
 def test_closing_the_iterator_cancels_the_sequence() -> None:

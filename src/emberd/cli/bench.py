@@ -12,7 +12,7 @@ import typer
 from .. import __version__
 from ..config import Config
 from ..errors import BadRequestError, ConfigError
-from ..protocol import WorkerOptions
+from ..protocol import EncoderRunner, WorkerOptions
 from .local import model_path
 from .output import print_table, size_words
 from .settings import with_settings
@@ -59,8 +59,10 @@ def bench(
         kv_memory=config.kv_memory,
         max_sequences=max(workload.streams),
         max_batch_tokens=config.max_batch_tokens,
+        cache_dir=str(config.cache_dir),
     )
     runner = load_runner(options, lambda _: None)
+    assert not isinstance(runner, EncoderRunner), "opening the file has refused encoders"
     try:
         info = runner.info()
         slots, needed = info.num_blocks * info.block_size, longest(runner, workload)
@@ -77,7 +79,7 @@ def bench(
     if not json:
         print(
             f"{path.name} on {info.device}: weights {size_words(info.weight_bytes)}, "
-            f"loaded in {info.load_seconds:.1f} s"
+            f"loaded in {info.load_seconds:.1f} s, tiles tuned for {info.tuned_products} products"
         )
         print_table(_COLUMNS, [tuple(row.values()) for row in results])
     facts = {
@@ -87,6 +89,7 @@ def bench(
         "device_kind": info.device_kind,
         "weight_bytes": info.weight_bytes,
         "load_seconds": round(info.load_seconds, 2),
+        "tuned_products": info.tuned_products,
         "max_batch_tokens": config.max_batch_tokens,
         "results": results,
     }

@@ -24,7 +24,7 @@ _HELP = """\
 \"\"\"      begin and end a text of several lines       Ctrl-C   stop a reply"""
 
 
-@with_settings("host", "port", "device", "models_dir")
+@with_settings("host", "port", "socket", "device", "models_dir")
 def run(
     config: Config,
     model: Annotated[str, typer.Argument(help="A model's name, or the path of a GGUF file.")],
@@ -125,7 +125,7 @@ def _rate(count: int, nanoseconds: int | None) -> float | None:
 @contextmanager
 def _daemon(config: Config, model: str) -> Iterator[tuple[Daemon, str]]:
     """A daemon, and the name under which it knows the model."""
-    daemon = Daemon(config.url)
+    daemon = Daemon(config)
     name = Path(model).stem if Path(model).is_file() else model
     try:
         if daemon.answers():

@@ -33,21 +33,30 @@ READY = re.compile(r"listens on (http://\S+)\n")
 
 
 class Daemon:
-    """A daemon that answers at `url`."""
+    """The daemon that the settings name, or the one at `url`. Sends the key that opens most."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, config: Config, url: str | None = None) -> None:
+        socket = config.socket if url is None else None
+        self.place = str(socket or url or config.url)
+        keys = sorted(config.keys(), key=lambda key: len(key.scopes))
         # The daemon is on this machine or named by hand: proxies of the environment are not for it.
-        timeout = httpx.Timeout(None, connect=_PROBE_SECONDS)
-        self._http = httpx.Client(base_url=url, timeout=timeout, trust_env=False)
+        self._http = httpx.Client(
+            base_url="http://localhost" if socket else self.place,
+            transport=httpx.HTTPTransport(uds=str(socket)) if socket else None,
+            timeout=httpx.Timeout(None, connect=_PROBE_SECONDS),
+            headers={"authorization": f"Bearer {keys[-1].secret}"} if keys else {},
+            trust_env=False,
+        )
 
     def close(self) -> None:
         self._http.close()
 
     def answers(self) -> bool:
-        """Whether emberd, and not some other server, answers."""
+        """Whether emberd, and not some other server, answers. Raises EmberdError where it refuses the key."""
         try:
             reply = self._http.get("/api/version", timeout=_PROBE_SECONDS)
+            if reply.status_code in (401, 403) and "x-request-id" in reply.headers:
+                _check(reply)
             return reply.status_code == 200 and "emberd" in reply.json()
         except (httpx.HTTPError, ValueError, TypeError):
             return False
@@ -83,7 +92,7 @@ class Daemon:
             raise self._lost(error) from error
 
     def _lost(self, error: Exception) -> EmberdError:
-        return EmberdError(f"the daemon at {self.url} cannot be reached: {error}")
+        return EmberdError(f"the daemon at {self.place} cannot be reached: {error}")
 
 
 def _check(reply: httpx.Response) -> None:
@@ -99,11 +108,11 @@ def _check(reply: httpx.Response) -> None:
 @contextmanager
 def running_daemon(config: Config) -> Iterator[Daemon]:
     """The daemon at the configured address. ConfigError when none answers."""
-    daemon = Daemon(config.url)
+    daemon = Daemon(config)
     try:
         if not daemon.answers():
             raise ConfigError(
-                f"no emberd daemon answers at {config.url}; start one with: emberd serve"
+                f"no emberd daemon answers at {daemon.place}; start one with: emberd serve"
             )
         yield daemon
     finally:
@@ -122,9 +131,10 @@ def private_daemon(config: Config, model: str) -> Iterator[Daemon]:
             stdout=log,
             stderr=log,
             start_new_session=True,  # Ctrl-C ends a reply, not the daemon
+            env={**os.environ, "EMBERD_SOCKET": ""},
         )
         try:
-            daemon = Daemon(_wait_for_url(process, log))
+            daemon = Daemon(config, _wait_for_url(process, log))
             try:
                 yield daemon
             finally:

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 ModelArgument = Annotated[str, typer.Argument(help="A model's name, or the path of a GGUF file.")]
 
 
-@with_settings("host", "port", "models_dir")
+@with_settings("host", "port", "socket", "models_dir")
 def list_models(config: Config, json: JsonOption = False) -> None:
     """List the models that can be served.
 
     Asks the running daemon, which may know more files than the models folder holds; reads the folder when
     none runs.
     """
-    daemon = Daemon(config.url)
+    daemon = Daemon(config)
     try:
         if daemon.answers():
             rows = [_from_tag(tag) for tag in daemon.get("/api/tags")["models"]]
@@ -93,7 +93,7 @@ def _moment(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-@with_settings("host", "port")
+@with_settings("host", "port", "socket")
 def ps(config: Config, json: JsonOption = False) -> None:
     """List the models that are loaded, and until when."""
     with running_daemon(config) as daemon:
@@ -172,7 +172,7 @@ def show(
         print(f"{key:<15} {value}")
 
 
-@with_settings("host", "port")
+@with_settings("host", "port", "socket")
 def stop(config: Config, model: Annotated[str, typer.Argument(help="A model's name.")]) -> None:
     """Unload a model from the running daemon; its memory is free at once."""
     from ..models.names import name_key

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 
-from .. import __version__
+from .. import __version__, logs
 from ..config import Config
+from ..keys import readable_by_others
 from ..models.names import short_name
 from ..models.store import ModelStore
 from .settings import with_settings
+
+logger = logging.getLogger(__name__)
 
 
 @with_settings()
@@ -20,11 +22,9 @@ def serve(config: Config) -> None:
     Models named here are loaded at the start and stay; others are loaded by the first request for them. The
     first Ctrl-C lets running replies end, the second does not.
     """
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(levelname)s %(message)s", stream=sys.stderr
-    )
-    for name in ("httpx", "httpcore", "asyncio", "uvicorn"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    logs.setup(config.log_level, config.log_format)
+    if config.api_key_file is not None and readable_by_others(config.api_key_file):
+        logger.warning("every user of this machine may read the key file; chmod 600 it")
     store = ModelStore(config.models_dir, config.cache_dir)
     names = [store.register(entry) for entry in config.models]
     for name in names:
@@ -36,14 +36,14 @@ def serve(config: Config) -> None:
 
     from ..gateway.server import run_server
 
-    def ready(url: str) -> None:
-        print(f"emberd {__version__} listens on {url}")
-        print(_hint(store, names, url), flush=True)
+    def ready(place: str) -> None:
+        print(f"emberd {__version__} listens on {place}")
+        print(_hint(config, store, names, place), flush=True)
 
     run_server(config, store, names, ready)
 
 
-def _hint(store: ModelStore, names: list[str], url: str) -> str:
+def _hint(config: Config, store: ModelStore, names: list[str], place: str) -> str:
     """A line to try at once, or where to put a model when there is none."""
     known = names or [model.name for model in store.models()]
     if not known:
@@ -55,4 +55,6 @@ def _hint(store: ModelStore, names: list[str], url: str) -> str:
             "temperature": 0,
         }
     )
-    return f"try: curl {url}/v1/chat/completions -d '{body}'"
+    where = f"--unix-socket {place} http://localhost" if config.socket else place
+    key = '-H "Authorization: Bearer $KEY" ' if config.keys() else ""
+    return f"try: curl {key}{where}/v1/chat/completions -d '{body}'"

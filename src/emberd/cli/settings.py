@@ -51,11 +51,13 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     option = typer.Option(
         flag_of(setting),
         help=f"{setting.help} [{setting.env}; default: {setting.default}]",
-        metavar="NAME|PATH" if setting.name == _REPEATED else "TEXT",
+        metavar="NAME|PATH" if setting.name == _REPEATED else None if setting.is_switch else "TEXT",
         show_default=False,
     )
     # typer before 0.16 does not read `X | None` made at run time on Python 3.10.
-    kind: Any = Optional[list[str]] if setting.name == _REPEATED else Optional[str]  # noqa: UP045
+    kind: Any = Optional[bool] if setting.is_switch else Optional[str]  # noqa: UP045
+    if setting.name == _REPEATED:
+        kind = Optional[list[str]]  # noqa: UP045
     return inspect.Parameter(
         setting.name,
         inspect.Parameter.KEYWORD_ONLY,

@@ -34,19 +34,23 @@ def verify(
         raise ConfigError(
             "the cpu device is the reference itself; verify needs --device gpu or an adapter's name"
         )
+    from ..gguf.encoder import is_encoder
+    from ..gguf.reader import GGUFFile
     from ..runtime.device import open_device
-    from ..verify import check_kernels, check_model
+    from ..verify import check_encoder, check_encoder_kernels, check_kernels, check_model
 
     wanted = "gpu" if config.device == "auto" else config.device
     path = model_path(config, model)
+    with GGUFFile(path) as file:
+        encodes = is_encoder(file)
     device = open_device(wanted)
     try:
         name = device.name
-        checks = list(check_kernels(device, path))
+        checks = list((check_encoder_kernels if encodes else check_kernels)(device, path))
     finally:
         device.close()
     if not kernels:
-        checks += check_model(path, wanted)
+        checks += (check_encoder if encodes else check_model)(path, wanted)
     failed = [check for check in checks if not check.passed]
     if json:
         rows = [dataclasses.asdict(check) | {"passed": check.passed} for check in checks]

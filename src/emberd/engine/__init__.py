@@ -1,5 +1,6 @@
-"""The continuous batcher: token ids in, token ids out. It knows no text, no HTTP and no WGSL."""
+"""The engines: token ids in, token ids or vectors out. They know no text, no HTTP and no WGSL."""
 
+from .encoder import EncoderEngine
 from .engine import Engine
 
-__all__ = ["Engine"]
+__all__ = ["EncoderEngine", "Engine"]

@@ -40,6 +40,11 @@ class BatchBuilder:
         num_blocks = max(len(row.sequence.block_table) for row in rows)
         block_tables = self._tables[sequence_index, :num_blocks]  # (R, B)
         blocks = block_tables[row_of_token, positions // self._block_size]  # (T,)
+        hidden_at = [
+            first + place
+            for first, row in zip(query_start.tolist(), rows, strict=False)
+            for place in row.pooled_places
+        ]
         return Batch(
             token_ids=_int_array([token_id for row in rows for token_id in _token_ids(row)]),
             positions=positions,
@@ -50,6 +55,7 @@ class BatchBuilder:
             sequence_index=sequence_index,
             sample=np.array([row.sample for row in rows], np.bool_),
             admissions=admissions,
+            hidden_at=_int_array(hidden_at) if hidden_at else None,
         )
 
     def _write_table(self, sequence: Sequence) -> None:

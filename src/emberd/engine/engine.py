@@ -10,11 +10,13 @@ from collections import deque
 
 from emberd.errors import BadRequestError, ContextOverflowError
 from emberd.protocol import (
+    EmbedRequest,
     GenerateRequest,
     Runner,
     SequenceUpdate,
     StepMessage,
     StepOutput,
+    TokenIds,
 )
 
 from .batch import BatchBuilder
@@ -44,20 +46,19 @@ class Engine:
         """Whether `step` has anything to run, to collect or to tell."""
         return bool(self._sequences or self._in_flight or self._updates)
 
-    def add(self, request: GenerateRequest) -> None:
+    def add(self, request: GenerateRequest | EmbedRequest) -> None:
         """Queue a request.
 
-        Raises ContextOverflowError when the prompt leaves no room for a token in the context, or in
-        all blocks together; BadRequestError for an empty prompt, negative ids or an id in use.
+        Raises ContextOverflowError when the prompt leaves no room for a token to generate in the
+        context, or in all blocks together; BadRequestError for an empty prompt, negative ids or an
+        id in use.
         """
         num_prompt_tokens = len(request.token_ids)
         if request.request_id in self._sequences:
             raise BadRequestError(f"The request id '{request.request_id}' is already running.")
-        if num_prompt_tokens == 0:
-            raise BadRequestError("The prompt is empty; at least one token is needed.")
-        if min(request.token_ids) < 0:
-            raise BadRequestError(f"Token id {min(request.token_ids)} is not in the vocabulary.")
-        if num_prompt_tokens + 1 > self.context_length:
+        check_token_ids(request.token_ids)
+        num_generated = 0 if isinstance(request, EmbedRequest) else 1
+        if num_prompt_tokens + num_generated > self.context_length:
             raise ContextOverflowError(num_prompt_tokens, self.context_length)
         sequence = Sequence(request, self.context_length)
         if sequence.max_length <= num_prompt_tokens:
@@ -102,7 +103,15 @@ class Engine:
         self._blocks.check_integrity(sequence.block_table for sequence in scheduler.running)
 
     def _commit(self, rows: list[Row], output: StepOutput) -> None:
+        states = output.hidden
         for row, token_id in zip(rows, output.token_ids.tolist(), strict=True):
+            if row.pooled_places:
+                assert states is not None
+                count = len(row.pooled_places)
+                row.take_states(states[:count])
+                states = states[count:]
+            if row.sequence.pool is not None:
+                self._finish_pooled(row)
             if not row.sample:
                 continue
             sequence = row.sequence
@@ -116,6 +125,17 @@ class Engine:
             if sequence.finish_reason is not None:
                 self._finish(sequence)
 
+    def _finish_pooled(self, row: Row) -> None:
+        """Answer for a text whose last token has been run."""
+        sequence = row.sequence
+        assert sequence.pool is not None
+        ends = row.start + row.count == sequence.num_prompt_tokens
+        if ends and sequence.finish_reason is None:
+            sequence.finish_reason = "stop"
+            vector = sequence.pool.vector()
+            self._updates.append(SequenceUpdate(sequence.request_id, (), "stop", embedding=vector))
+            self._finish(sequence)
+
     def _finish(self, sequence: Sequence) -> None:
         del self._sequences[sequence.request_id]
         self._scheduler.remove(sequence)
@@ -128,3 +148,11 @@ class Engine:
             num_waiting=len(self._scheduler.waiting),
             num_free_blocks=self._blocks.num_free,
         )
+
+
+def check_token_ids(token_ids: TokenIds) -> None:
+    """Raises BadRequestError for an empty prompt and for negative ids."""
+    if len(token_ids) == 0:
+        raise BadRequestError("The prompt is empty; at least one token is needed.")
+    if min(token_ids) < 0:
+        raise BadRequestError(f"Token id {min(token_ids)} is not in the vocabulary.")

@@ -7,11 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from emberd.protocol import FinishReason, GenerateRequest
+from emberd.protocol import (
+    EmbedRequest,
+    FinishReason,
+    FloatArray,
+    GenerateRequest,
+    SamplingParams,
+)
+
+from .pooling import Pool
+
+_NO_SAMPLING = SamplingParams(max_tokens=1)
 
 
 class Sequence:
-    """Prompt and generated token ids of one request.
+    """Prompt and generated token ids of one request; with a `pool`, a prompt to be embedded and no more.
 
     Several steps may be in flight, so there are two counts of what is there: `token_ids` are known,
     and `num_pending_tokens` more are being sampled by steps that are not collected yet.
@@ -27,16 +37,23 @@ class Sequence:
         "num_pending_tokens",
         "num_prompt_tokens",
         "params",
+        "pool",
         "request_id",
         "token_ids",
     )
 
-    def __init__(self, request: GenerateRequest, context_length: int) -> None:
+    def __init__(self, request: GenerateRequest | EmbedRequest, context_length: int) -> None:
         self.request_id = request.request_id
-        self.params = request.params
+        self.params, self.pool = _NO_SAMPLING, None
+        if isinstance(request, EmbedRequest):
+            self.pool = Pool(request.pooling)
+        else:
+            self.params = request.params
         self.token_ids = list(request.token_ids)
         self.num_prompt_tokens = len(request.token_ids)
-        self.max_length = min(self.num_prompt_tokens + self.params.max_tokens, context_length)
+        self.max_length = self.num_prompt_tokens + self.params.max_tokens
+        if self.pool is None:
+            self.max_length = min(self.max_length, context_length)
         self._stop_token_ids = (
             frozenset() if self.params.ignore_eos else frozenset(self.params.stop_token_ids)
         )
@@ -67,7 +84,7 @@ class Sequence:
         """Put the next `count` uncomputed tokens in a step."""
         start = self.num_computed_tokens
         assert self.index is not None and 0 < count <= self.num_uncomputed_tokens
-        sample = start + count == self.num_tokens
+        sample = self.pool is None and start + count == self.num_tokens
         self.num_computed_tokens += count
         self.num_pending_tokens += sample
         return Row(self, start, count, sample)
@@ -89,3 +106,20 @@ class Row:
     start: int
     count: int
     sample: bool  # whether a token is sampled from the last of them
+
+    @property
+    def pooled_places(self) -> range:
+        """Tokens of this row whose states its sequence's pool wants, counted from the row's first."""
+        pool, end = self.sequence.pool, self.start + self.count
+        if pool is None:
+            return range(0)
+        wanted = pool.places(self.sequence.num_prompt_tokens)
+        return range(max(wanted.start - self.start, 0), min(wanted.stop, end) - self.start)
+
+    def take_states(self, states: FloatArray) -> None:
+        """Take the states of `pooled_places`. Rows come in order; a preempted sequence starts again."""
+        assert self.sequence.pool is not None
+        wanted = self.sequence.pool.places(self.sequence.num_prompt_tokens)
+        if self.start <= wanted.start:
+            self.sequence.pool.clear()
+        self.sequence.pool.add(states)

@@ -21,16 +21,24 @@ from ..errors import EmberdError
 from ..models.manager import ModelManager
 from . import errors
 from .edge import Edge
+from .ollama import embeddings as ollama_embeddings
 from .ollama import routes as ollama
+from .openai import embeddings as openai_embeddings
 from .openai import routes as openai
 from .root import router as root
 from .service import Service
+
+_KEYS = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
 
 
 def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = ()) -> FastAPI:
     """The ASGI application; `preload` names models to load at its start.
 
-    Its shutdown ends the manager's workers; `app.state.service` drains it before.
+    Its shutdown ends the manager's workers; `app.state.service` drains it before. Raises ConfigError when the
+    key file cannot be read.
     """
     service = Service(config, manager)
 
@@ -51,11 +59,17 @@ def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = (
         redoc_url=None,
     )
     app.state.service = service
-    for router in (root, openai.router, ollama.router):
+    for router in (
+        root,
+        openai.router,
+        openai_embeddings.router,
+        ollama.router,
+        ollama_embeddings.router,
+    ):
         app.include_router(router)
     for kind in (EmberdError, HTTPException, ClientDisconnect):
         app.add_exception_handler(kind, errors.handle)
-    app.add_middleware(Edge, service=service)
+    app.add_middleware(Edge, service=service, keys=config.keys())
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 
@@ -64,12 +78,15 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     """The document, with the schemas of the bodies that routes read themselves."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        bodies = [(schema, "validation") for schema in (*openai.BODIES, *ollama.BODIES)]
+        schemas = [*openai.BODIES, *openai_embeddings.BODIES]
+        schemas += [*ollama.BODIES, *ollama_embeddings.BODIES]
+        bodies = [(schema, "validation") for schema in schemas]
         _, definitions = models_json_schema(
             bodies,  # type: ignore[arg-type]
             ref_template="#/components/schemas/{model}",
         )
-        document["components"] = {"schemas": definitions["$defs"]}
+        document["components"] = {"schemas": definitions["$defs"], "securitySchemes": _KEYS}
+        document["security"] = [{}, *({name: []} for name in _KEYS)]  # {}: where no keys are set
         for path in document["paths"].values():
             for operation in path.values():
                 operation["responses"].pop("422", None)  # FastAPI's own, which is never sent

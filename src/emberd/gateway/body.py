@@ -5,14 +5,13 @@ Knows no route and no dialect; every fault is a BadRequestError.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import json.scanner
 import re
 import reprlib
-import zlib
-from itertools import chain, islice
-from typing import Annotated, Any, TypeVar
+from collections.abc import Sequence
+from itertools import islice
+from typing import Annotated, Any, TypeVar, get_args
 
 from fastapi import Request
 from pydantic import (
@@ -25,22 +24,14 @@ from pydantic import (
     ValidationError,
 )
 
-from ..errors import BadRequestError, EmberdError
+from ..errors import BadRequestError
+from .encoding import BodyTooLargeError, decompress
 
 Json = dict[str, Any]
 _IGNORED_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _MAX_IGNORED = 32
-_LARGE = 1 << 18
-"""Bytes from which on a body is read in a thread, by a scanner that lets other threads run meanwhile."""
-
-
-class BodyTooLargeError(EmberdError):
-    """The body is longer than the setting allows (413)."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(
-            f"the request body is larger than {limit} bytes; raise EMBERD_MAX_BODY to allow it"
-        )
+LARGE = 1 << 18
+"""Bytes from which on a body is to be read in a thread; it is scanned so that others run meanwhile."""
 
 
 def _whole(value: Any) -> Any:
@@ -73,24 +64,14 @@ class Schema(BaseModel):
 S = TypeVar("S", bound=Schema)
 
 
-async def read(request: Request, schema: type[S], limit: int) -> tuple[S, Json]:
-    """The body as `schema`, and as it came. Raises BadRequestError or BodyTooLargeError."""
-    raw, encoding = await _read(request, limit), request.headers.get("content-encoding")
-
-    def parsed() -> tuple[S, Json]:
-        body = _object(_decompress(raw, encoding, limit))
-        return parse(schema, body), body
-
-    return parsed() if len(raw) < _LARGE and encoding is None else await asyncio.to_thread(parsed)
-
-
-def _object(raw: bytes) -> Json:
-    """Raises BadRequestError where it is no JSON object."""
-    if not raw.strip():
+def load(raw: bytes, encoding: str, limit: int) -> Json:
+    """The bytes of a body as a JSON object. Raises BadRequestError or BodyTooLargeError."""
+    plain = decompress(raw, encoding, limit)
+    if not plain.strip():
         raise BadRequestError("missing request body")
-    decoder = (_DECODER if len(raw) < _LARGE else _PATIENT_DECODER).decode
+    decoder = (_DECODER if len(plain) <= LARGE else _PATIENT_DECODER).decode
     try:
-        text = raw.decode("utf-8-sig")
+        text = plain.decode("utf-8-sig")
         value = decoder(text)
     except UnicodeDecodeError as error:
         raise BadRequestError(f"the request body is not UTF-8 at byte {error.start}") from None
@@ -125,19 +106,50 @@ def _closeness(error: Any, body: Json) -> tuple[int, bool]:
     return _path(error["loc"], body).count("["), not error["type"].endswith("_type")
 
 
+def ignored_fields(body: Json, schema: type[Schema], **parts: type[Schema]) -> list[str]:
+    """Fields that were sent and do nothing, those of objects within as `options.name`.
+
+    `parts` are schemas of fields whose objects the schema leaves free.
+    """
+    known = schema.model_fields
+    names = [name for name, value in body.items() if name not in known and value is not None]
+    for name in known:
+        part, value = parts.get(name) or _part(schema, name), body.get(name)
+        if part is not None and isinstance(value, dict):
+            names += [f"{name}.{inner}" for inner in ignored_fields(value, part)]
+    return names
+
+
 def ignored_header(body: Json, schema: type[Schema], **parts: type[Schema]) -> dict[str, str]:
-    """The response header that lists fields which were sent and do nothing; empty if there are none."""
-    names = [(name for name in body if name not in schema.model_fields)]
-    for part, part_schema in parts.items():
-        if isinstance(body.get(part), dict):
-            fields = part_schema.model_fields
-            names.append(f"{part}.{name}" for name in body[part] if name not in fields)
-    listable = (name for name in chain(*names) if _IGNORED_NAME.fullmatch(name))
-    shown = list(islice(listable, _MAX_IGNORED))
+    """The response header that lists them; empty if there are none."""
+    names = ignored_fields(body, schema, **parts)
+    shown = list(islice((name for name in names if _IGNORED_NAME.fullmatch(name)), _MAX_IGNORED))
     return {"x-emberd-ignored": ", ".join(shown)} if shown else {}
 
 
-async def _read(request: Request, limit: int) -> bytes:
+def refuse_ignored(names: Sequence[str]) -> None:
+    """For the strict: raises BadRequestError if there are fields that do nothing."""
+    if names:
+        shown = ", ".join(f"'{name:.64}'" for name in names[:_MAX_IGNORED])
+        raise BadRequestError(
+            f"not used by this build: {shown}; leave it out, or serve without EMBERD_STRICT",
+            names[0][:64],
+        )
+
+
+def _part(schema: type[Schema], name: str) -> type[Schema] | None:
+    """The schema of an object-valued field; None where it is free or has several."""
+    annotation = schema.model_fields[name].annotation
+    kinds = [annotation, *get_args(annotation)]
+    found = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Schema)]
+    return found[0] if len(found) == 1 else None
+
+
+async def read_bytes(request: Request, limit: int) -> bytes:
+    """The body as it came. Raises BodyTooLargeError."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit):
+        raise BodyTooLargeError(limit)
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
@@ -145,25 +157,6 @@ async def _read(request: Request, limit: int) -> bytes:
             raise BodyTooLargeError(limit)
         chunks.append(chunk)
     return b"".join(chunks)
-
-
-def _decompress(raw: bytes, encoding: str | None, limit: int) -> bytes:
-    if encoding is None or encoding.strip().lower() in ("", "identity"):
-        return raw
-    if encoding.strip().lower() not in ("gzip", "x-gzip"):
-        raise BadRequestError(
-            f"content-encoding '{encoding}' is not supported; send gzip or none", "content-encoding"
-        )
-    decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-    try:
-        plain = decoder.decompress(raw, limit + 1)
-    except zlib.error as error:
-        raise BadRequestError(f"the request body is not valid gzip: {error}") from None
-    if len(plain) > limit:
-        raise BodyTooLargeError(limit)
-    if not decoder.eof:
-        raise BadRequestError("the request body's gzip data is cut short")
-    return plain
 
 
 def _refuse_constant(name: str) -> Any:

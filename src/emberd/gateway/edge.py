@@ -1,4 +1,4 @@
-"""Edge: the outermost ASGI layer. Request ids, paths made plain, HEAD, the Host and Origin guards, the last error.
+"""Edge: the outermost ASGI layer. Request ids, paths made plain, HEAD, the guards, the last error, one log line.
 
 Everything here holds for every route alike; what a request asks for is not looked at.
 """
@@ -9,7 +9,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from fastapi.responses import Response
@@ -17,8 +17,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .. import logs
 from ..errors import OverloadedError
-from .errors import error_response
+from ..keys import ApiKey
+from .access import OPEN, denial
+from .errors import CLIENT_GONE, error_response
 from .security import (
     cors_headers,
     host_allowed,
@@ -30,46 +33,62 @@ from .service import LEAVING, Service
 
 logger = logging.getLogger(__name__)
 
+_ASKS_TO_ASK = "access-control-request-method"
+_METHODS = {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+_PROBES = {*OPEN, "GET /metrics"}  # asked every few seconds by machines
+
 
 class Edge:
-    """Wraps the application."""
+    """Wraps the application. `keys` are those that callers must have; none: everybody may call."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Service, keys: Sequence[ApiKey]) -> None:
+        config = service.config
         self._app = app
         self._service = service
-        self._check_host = is_loopback(service.config.host)
+        self._keys = keys
+        self._check_host = config.socket is None and is_loopback(config.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        assert scope["type"] == "http", "the server takes no websockets"
         request_id = f"req_{secrets.token_hex(12)}"
         headers = Headers(scope=scope)
         origin = headers.get("origin", "")
         config = self._service.config
         allowed = not origin or origin_allowed(origin, headers.get("host", ""), config.origins)
         answer = _Answer(send, request_id, cors_headers(origin) if origin and allowed else ())
+        started = time.perf_counter()
         path = _plain_path(scope["path"])
         inner = {**scope, "path": path, "raw_path": path.encode(), "request_id": request_id}
         if scope["method"] == "HEAD":
             inner["method"] = "GET"
             answer.without_body = True
+        token = logs.request_id.set(request_id)
         try:
-            refusal = self._refuse(headers, allowed)
+            refusal = self._refuse_place(headers, allowed)
+            preflight = scope["method"] == "OPTIONS" and _ASKS_TO_ASK in headers
+            if refusal is None and not preflight:
+                refusal = self._refuse_caller(headers, inner["method"], path)
             if refusal is not None:
+                self._service.metrics.failed(refusal)
                 await error_response(refusal, path)(inner, receive, answer)
-            elif "access-control-request-method" in headers and scope["method"] == "OPTIONS":
+            elif preflight:
                 await _preflight(headers)(inner, receive, answer)
             else:
                 await self._app(inner, receive, answer)
         except Exception as error:
-            logger.exception("%s %s %s failed", request_id, scope["method"], path)
+            logger.exception("request failed")
+            self._service.metrics.failed(error)
             if answer.status is None:
                 await error_response(error, path)(inner, receive, answer)
         finally:
-            answer.log(scope["method"], path)
+            self._tell(inner, scope, answer.status, time.perf_counter() - started)
+            logs.request_id.reset(token)
 
-    def _refuse(self, headers: Headers, origin_ok: bool) -> Exception | None:
+    def _refuse_place(self, headers: Headers, origin_ok: bool) -> Exception | None:
+        """Where the request comes from: the name it was sent to, and the page that sent it."""
         names = self._service.config.allowed_hosts
         if self._check_host and not host_allowed(headers.get("host", ""), names):
             return HTTPException(
@@ -79,9 +98,30 @@ class Edge:
             return HTTPException(
                 403, "pages of this origin may not use the API; set EMBERD_ORIGINS to allow it"
             )
-        if self._service.leaving:
-            return OverloadedError(LEAVING)
         return None
+
+    def _refuse_caller(self, headers: Headers, method: str, path: str) -> Exception | None:
+        if (refusal := denial(self._keys, headers, method, path)) is not None:
+            return refusal
+        return OverloadedError(LEAVING) if self._service.leaving else None
+
+    def _tell(self, inner: Scope, scope: Scope, status: int | None, seconds: float) -> None:
+        method, path = inner["method"], inner["path"]
+        status = CLIENT_GONE if status is None else status
+        route = getattr(inner.get("route"), "path", "none")
+        self._service.metrics.answered(
+            route, method if method in _METHODS else "other", status, seconds
+        )
+        quiet = f"{method} {path}" in _PROBES and status < 400
+        values = logs.fields(
+            method=scope["method"][:32],
+            path=path[:200],
+            status=status,
+            ms=round(seconds * 1e3, 1),
+            client=(scope.get("client") or ("",))[0],
+        )
+        level = logging.WARNING if status >= 500 else logging.DEBUG if quiet else logging.INFO
+        logger.log(level, "request", extra=values)
 
 
 class _Answer:
@@ -93,7 +133,6 @@ class _Answer:
         self._send = send
         self._request_id = request_id
         self._headers = list(headers)
-        self._started = time.perf_counter()
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -105,12 +144,6 @@ class _Answer:
         elif message["type"] == "http.response.body" and self.without_body:
             message = {**message, "body": b""}
         await self._send(message)
-
-    def log(self, method: str, path: str) -> None:
-        milliseconds = (time.perf_counter() - self._started) * 1e3
-        logger.info(
-            "%s %s %.200r %s %.0f ms", self._request_id, method, path, self.status, milliseconds
-        )
 
 
 def _plain_path(path: str) -> str:

@@ -21,8 +21,9 @@ from ..errors import (
     ModelNotFoundError,
     NotSupportedError,
     OverloadedError,
+    QueueFullError,
 )
-from .body import BodyTooLargeError
+from .encoding import BodyTooLargeError
 
 CLIENT_GONE = 499  # never sent: nobody is there; it is what the log shows
 _OPENAI_TYPES = {
@@ -37,15 +38,26 @@ _OPENAI_TYPES = {
 }
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
+    401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
     413: "request_too_large",
+    429: "rate_limit_error",
     503: "overloaded_error",
+    529: "overloaded_error",
 }
+_QUEUE_FULL = {"openai": 429, "ollama": 503, "anthropic": 529}
 
 
-def status_of(error: Exception) -> int:
+def api_of(path: str) -> str:
+    """Whose error shape and statuses a path has: openai, ollama or anthropic."""
+    if path == "/v1/messages" or path.startswith("/v1/messages/"):
+        return "anthropic"
+    return "ollama" if path == "/api" or path.startswith("/api/") else "openai"
+
+
+def status_of(error: Exception, api: str = "openai") -> int:
     match error:
         case HTTPException():
             return error.status_code
@@ -57,6 +69,8 @@ def status_of(error: Exception) -> int:
             return 404
         case NotSupportedError():
             return 501 if error.param is None else 400  # a field is the caller's to leave out
+        case QueueFullError():
+            return _QUEUE_FULL[api]
         case OverloadedError():
             return 503
     return 500
@@ -64,7 +78,7 @@ def status_of(error: Exception) -> int:
 
 def error_response(error: Exception, path: str) -> Response:
     """The answer to a request for `path` that ended in `error`."""
-    status = status_of(error)
+    status = status_of(error, api_of(path))
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     if isinstance(error, OverloadedError):
         headers["retry-after"] = str(error.retry_after)
@@ -74,11 +88,12 @@ def error_response(error: Exception, path: str) -> Response:
 
 
 def error_body(error: Exception, path: str) -> dict[str, Any]:
-    if path.startswith("/v1/messages"):
-        kind = _ANTHROPIC_TYPES.get(status_of(error), "api_error")
-        return {"type": "error", "error": {"type": kind, "message": message_of(error)}}
-    if path == "/api" or path.startswith("/api/"):
-        return ollama_error(error)
+    match api_of(path):
+        case "anthropic":
+            kind = _ANTHROPIC_TYPES.get(status_of(error, "anthropic"), "api_error")
+            return {"type": "error", "error": {"type": kind, "message": message_of(error)}}
+        case "ollama":
+            return ollama_error(error)
     return openai_error(error)
 
 
@@ -115,6 +130,7 @@ async def handle(request: Request, error: Exception) -> Response:
     """Exception handler of the application."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=CLIENT_GONE)
+    request.app.state.service.metrics.failed(error)
     return error_response(_described(error, request), request.url.path)
 
 
@@ -141,4 +157,6 @@ def _code(error: Exception) -> str | None:
             return "not_supported"
         case OverloadedError():
             return "overloaded"
+        case HTTPException(status_code=401):
+            return "invalid_api_key"
     return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+
+from .routing import service_of
 
 router = APIRouter()
 
@@ -18,3 +20,10 @@ async def root() -> Response:
 async def health() -> Response:
     """The daemon answers. A daemon that is leaving answers 503, as on every route."""
     return JSONResponse({"status": "ok"})
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(request: Request) -> Response:
+    """For Prometheus; docs/operations.md tells what each name means."""
+    page, content_type = service_of(request).metrics.page(request.headers.get("accept", ""))
+    return Response(page, headers={"content-type": content_type})

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import Any, TypeVar, cast
 
 from fastapi import Request
 
-from .body import Json, Schema, read
+from .. import logs
+from .body import LARGE, Json, Schema, ignored_fields, load, parse, read_bytes, refuse_ignored
 from .service import Service
+
+logger = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Schema)
 
@@ -21,8 +26,21 @@ def request_id_of(request: Request) -> str:
 
 
 async def read_body(request: Request, schema: type[S]) -> tuple[S, Json]:
-    """The body as `schema`, and as it came."""
-    return await read(request, schema, service_of(request).config.max_body)
+    """The body as `schema`, and as it came. Raises BadRequestError, BodyTooLargeError."""
+    config = service_of(request).config
+    encoding = request.headers.get("content-encoding", "")
+    content = await read_bytes(request, config.max_body)
+
+    def read() -> tuple[S, Json]:
+        body = load(content, encoding, config.max_body)
+        if config.log_prompts:
+            logger.info("request body", extra=logs.fields(body=body))
+        parsed = parse(schema, body)
+        if config.strict:
+            refuse_ignored(ignored_fields(body, schema))
+        return parsed, body
+
+    return await asyncio.to_thread(read) if encoding or len(content) > LARGE else read()
 
 
 def documented(schema: type[Schema]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ ALLOWED_HEADERS = (
     "Authorization, Content-Type, User-Agent, Accept, X-Requested-With, x-api-key, "
     "anthropic-version, anthropic-beta, OpenAI-Beta"
 )
+_EXPOSED = "x-request-id, request-id, retry-after, x-emberd-ignored, x-emberd-truncated"
 _MIRRORED_HEADER = re.compile(r"[A-Za-z0-9\-]{1,64}")
 
 
@@ -71,7 +72,7 @@ def cors_headers(origin: str) -> list[tuple[str, str]]:
     """For every answer to an allowed origin."""
     return [
         ("access-control-allow-origin", origin),
-        ("access-control-expose-headers", "x-request-id, request-id, x-emberd-ignored"),
+        ("access-control-expose-headers", _EXPOSED),
         ("vary", "Origin"),
     ]
 

@@ -1,4 +1,4 @@
-"""The HTTP server: sockets, uvicorn, and leaving well.
+"""The HTTP server: uvicorn on sockets that were opened before, and leaving well.
 
 The first signal drains: nothing new is taken and running replies may end, up to the grace time. The
 second ends at once.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import errno
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -18,14 +17,12 @@ from types import FrameType
 import uvicorn
 
 from ..config import Config
-from ..errors import ConfigError
 from ..models.manager import ModelManager
 from ..models.store import ModelStore
 from .app import create_app
-from .security import is_loopback
+from .listen import BACKLOG, listening, refuse_open_door
 from .service import Service
 
-_BACKLOG = 2048
 _KEEP_ALIVE_SECONDS = 75  # of an idle connection; clients pool them
 _FORCED_SECONDS = 1  # for replies and then workers to end when all is to end at once
 _LAST_WORDS_SECONDS = 3  # for replies that were ended to say so
@@ -37,25 +34,31 @@ def run_server(
     names: Sequence[str] = (),
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serve until a signal; `names` are loaded at the start, `ready` gets the URL once it answers.
+    """Serve until a signal; `names` are loaded at the start.
 
-    Raises ConfigError when the address cannot be listened on.
+    `ready` gets the URL, or the Unix socket's path, once the daemon answers there. Raises ConfigError when
+    the address cannot be listened on, or would let anybody in.
     """
-    sockets = open_sockets(config.host, config.port)
-    url = dataclasses.replace(config, port=sockets[0].getsockname()[1]).url
-    app = create_app(config, ModelManager(config, store), names)
-    settings = uvicorn.Config(
-        app,
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=_LAST_WORDS_SECONDS,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        lifespan="on",
-        backlog=_BACKLOG,
-    )
-    Server(settings, app.state.service, lambda: ready(url)).run(sockets)
+    refuse_open_door(config)
+    with listening(config) as sockets:
+        app = create_app(config, ModelManager(config, store), names)
+        settings = uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            ws="none",
+            timeout_graceful_shutdown=_LAST_WORDS_SECONDS,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            lifespan="on",
+            backlog=BACKLOG,
+        )
+        if config.socket is not None:
+            place = str(config.socket)
+        else:
+            place = dataclasses.replace(config, port=sockets[0].getsockname()[1]).url
+        Server(settings, app.state.service, lambda: ready(place)).run(sockets)
 
 
 class Server(uvicorn.Server):
@@ -116,43 +119,3 @@ class Server(uvicorn.Server):
         finally:
             for sig, handler in before.items():
                 signal.signal(sig, handler)
-
-
-def open_sockets(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets. For IPv4 loopback also ::1 with the same port: `localhost` may mean either."""
-    host = host.strip("[]")
-    sockets = [_listen(host, port)]
-    if host.lower() == "localhost" or (is_loopback(host) and ":" not in host):
-        first_is_ipv6 = sockets[0].family == socket.AF_INET6
-        try:
-            sockets.append(
-                _listen("127.0.0.1" if first_is_ipv6 else "::1", sockets[0].getsockname()[1])
-            )
-        except (ConfigError, OSError):
-            pass  # no IPv6 here, or somebody else's: the address asked for is served
-    return sockets
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {host}: {error.strerror or error}") from None
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        hint = ""
-        if error.errno == errno.EADDRINUSE:
-            hint = "; another program listens there: stop it, or choose another port with --port"
-        raise ConfigError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}{hint}"
-        ) from None
-    return listener

@@ -8,17 +8,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .. import logs
 from ..config import Config
-from ..errors import BadRequestError, ContextOverflowError, OverloadedError
+from ..errors import BadRequestError, ContextOverflowError, OverloadedError, QueueFullError
 from ..models.loaded import LoadedModel
 from ..models.manager import ModelManager
+from .embeddings import Embedded, embed_all
 from .generate import Generation, Prompt
+from .metrics import Metrics
 from .sampling import Sampling, sampling_params
+
+logger = logging.getLogger(__name__)
 
 LEAVING = "the daemon is shutting down; try again when it is back"
 
@@ -48,11 +54,14 @@ class Service:
     def __init__(self, config: Config, manager: ModelManager) -> None:
         self.config = config
         self.manager = manager
+        self.metrics = Metrics(manager.loaded, lambda: self.num_sequences, config.queue_limit)
+        manager.wrap = self.metrics.metered
         self.leaving = False
         self._generations: set[Generation] = set()
         self._num_starting = 0  # requests whose model loads or whose prompt is being read
         self._idle = asyncio.Event()
         self._idle.set()
+        self._embedding: dict[asyncio.Task[Embedded], OverloadedError | None] = {}
 
     @property
     def num_sequences(self) -> int:
@@ -73,7 +82,7 @@ class Service:
         """
         with self._starting():
             started_ns = time.perf_counter_ns()
-            model = await self.manager.acquire(name, keep_alive)
+            model = await self.manager.acquire(name, keep_alive, "completion")
             load_ns = time.perf_counter_ns() - started_ns
             try:
                 ids = await asyncio.to_thread(read_prompts, model)
@@ -88,6 +97,30 @@ class Service:
                 raise
             self._generations.add(generation)
             return generation
+
+    async def embed(
+        self,
+        request_id: str,
+        name: str,
+        keep_alive: float | None,
+        read_inputs: Callable[[LoadedModel], Sequence[tuple[int, ...]]],
+    ) -> Embedded:
+        """Load `name` if need be, read the inputs (in a thread: it may block), and embed them.
+
+        Counts as one sequence. Raises as `start` does, and WorkerDiedError.
+        """
+        with self._starting():
+            work = asyncio.ensure_future(self._embed(request_id, name, keep_alive, read_inputs))
+            self._embedding[work] = None
+            try:
+                return await work
+            except asyncio.CancelledError:
+                if (reason := self._embedding[work]) is not None:
+                    raise reason from None
+                raise
+            finally:
+                work.cancel()
+                del self._embedding[work]
 
     async def load(self, name: str, keep_alive: float | None) -> LoadedModel:
         """Load `name` and leave it loaded for its keep-alive time."""
@@ -108,6 +141,28 @@ class Service:
         """End everything that runs with an error that says why."""
         for generation in list(self._generations):
             generation.fail(OverloadedError(f"{LEAVING} ({reason})"))
+        for work in self._embedding:
+            self._embedding[work] = OverloadedError(f"{LEAVING} ({reason})")
+            work.cancel()
+
+    async def _embed(
+        self,
+        request_id: str,
+        name: str,
+        keep_alive: float | None,
+        read_inputs: Callable[[LoadedModel], Sequence[tuple[int, ...]]],
+    ) -> Embedded:
+        started_ns = time.perf_counter_ns()
+        model = await self.manager.acquire(name, keep_alive, "embedding")
+        load_ns = time.perf_counter_ns() - started_ns
+        try:
+            inputs = await asyncio.to_thread(read_inputs, model)
+            vectors = await embed_all(model, request_id, inputs)
+        finally:
+            self.manager.release(model)
+        num_prompt_tokens = sum(map(len, inputs))
+        self.metrics.replied(model.name, num_prompt_tokens, 0, 0)
+        return Embedded(vectors, num_prompt_tokens, load_ns)
 
     @contextlib.contextmanager
     def _starting(self) -> Iterator[None]:
@@ -136,7 +191,7 @@ class Service:
             raise OverloadedError(LEAVING)
         taken, limit = self.num_sequences + self._num_starting, self.config.queue_limit
         if taken + num_new > limit:
-            raise OverloadedError(
+            raise QueueFullError(
                 "server busy, please try again. maximum pending requests exceeded: "
                 f"{taken} of {limit} (EMBERD_QUEUE_LIMIT) are running or waiting, and {num_new} would join"
             )
@@ -145,6 +200,22 @@ class Service:
         self._generations.discard(generation)
         self._see_whether_idle()
         self.manager.release(generation.model)
+        usage = generation.usage
+        counts = usage.num_prompt_tokens, usage.num_cached_tokens, usage.num_completion_tokens
+        self.metrics.replied(generation.model.name, *counts)
+        logger.info(
+            "reply",
+            extra=logs.fields(
+                model=generation.model.name,
+                sequences=len(generation),
+                prompt_tokens=usage.num_prompt_tokens,
+                cached_tokens=usage.num_cached_tokens,
+                completion_tokens=usage.num_completion_tokens,
+                load_ms=round(generation.load_ns / 1e6),
+                first_token_ms=round(generation.prompt_ns / 1e6),
+                decode_ms=round(generation.decode_ns / 1e6),
+            ),
+        )
 
     def _see_whether_idle(self) -> None:
         if not self._generations and not self._num_starting:

@@ -19,6 +19,7 @@ from gguf import LlamaFileType
 from ..errors import ModelFileError
 from .checked import Keys, Tensors
 from .dequant import dequantize
+from .encoder import ENCODER_ARCHITECTURES, EncoderFile, is_encoder
 from .reader import GGUFFile, TensorInfo
 
 MAX_LAYERS = 1024
@@ -223,7 +224,7 @@ def load_tensors(file: GGUFFile, spec: ModelSpec) -> ModelTensors:
     return ModelTensors(embedding, output_norm, output or embedding, layers, rope_factors)
 
 
-def describe(model: ModelFile) -> ModelDescription:
+def describe(model: ModelFile | EncoderFile) -> ModelDescription:
     """Sizes of the file's tensors, and its quantization by the file's own word or by its commonest type."""
     tensors = model.file.tensors.values()
     return ModelDescription(
@@ -235,7 +236,11 @@ def describe(model: ModelFile) -> ModelDescription:
 
 def _checked_architecture(file: GGUFFile) -> str:
     name = file.metadata.get("general.architecture")
-    supported = ", ".join(_ARCHITECTURES)
+    supported = ", ".join([*_ARCHITECTURES, *ENCODER_ARCHITECTURES])
+    if is_encoder(file):
+        raise ModelFileError(
+            f"{file.name}: is an encoder ({name}), which makes embeddings and cannot generate text"
+        )
     if name is None:
         raise ModelFileError(f"{file.name}: metadata key 'general.architecture' is missing")
     if not isinstance(name, str) or name not in _ARCHITECTURES:

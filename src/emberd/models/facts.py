@@ -13,12 +13,16 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import ModelFileError
-from ..gguf.spec import describe, open_model
+from ..gguf.encoder import EncoderFile, Pooling, is_encoder, open_encoder, pooling_of
+from ..gguf.reader import GGUFFile
+from ..gguf.spec import ModelFile, describe, open_model
 
-_VERSION = 1  # part of the cache key: a change of ModelFacts makes older entries unknown
+Capability = Literal["completion", "embedding"]
+
+_VERSION = 2  # part of the cache key: a change of ModelFacts makes older entries unknown
 _SAMPLE_BYTES = 64 * 1024
 _SAMPLES = 64
 _HINTS: dict[str, tuple[str, float, float]] = {  # field of SamplingParams: key, least, most
@@ -47,6 +51,14 @@ class ModelFacts:
     context_length: int  # trained
     embedding_length: int
     vocab_size: int
+    is_encoder: bool  # makes embeddings only
+    pooling: Pooling | None  # how the file says embeddings are made; None: it is not for that
+
+    @property
+    def capabilities(self) -> tuple[Capability, ...]:
+        """In Ollama's words, a closed list in some clients."""
+        embeds: tuple[Capability, ...] = ("embedding",) if self.pooling else ()
+        return embeds if self.is_encoder else ("completion", *embeds)
 
 
 def read_facts(path: Path, cache_dir: Path) -> ModelFacts:
@@ -96,7 +108,7 @@ def size_label(num_parameters: int) -> str:
 
 
 def _read(path: Path) -> ModelFacts:
-    model = open_model(path)
+    model = _open(path)
     try:
         description = describe(model)
         return ModelFacts(
@@ -108,9 +120,17 @@ def _read(path: Path) -> ModelFacts:
             context_length=model.spec.context_length,
             embedding_length=model.spec.hidden_size,
             vocab_size=model.spec.vocab_size,
+            is_encoder=isinstance(model, EncoderFile),
+            pooling=pooling_of(model.file),
         )
     finally:
         model.close()
+
+
+def _open(path: Path) -> ModelFile | EncoderFile:
+    with GGUFFile(path) as file:
+        encodes = is_encoder(file)
+    return open_encoder(path) if encodes else open_model(path)
 
 
 def _load(cached: Path) -> ModelFacts | None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ..errors import BadRequestError, ModelFileError
 from ..gguf.reader import GGUFFile
-from ..protocol import GenerateRequest, SequenceUpdate, WorkerInfo
+from ..protocol import EmbedRequest, GenerateRequest, SequenceUpdate, StepMessage, WorkerInfo
 from ..text.detokenize import Detokenizer
 from ..text.lengths import refuse_overlong
 from ..text.template import ChatTemplate, render_to_ids
@@ -38,9 +38,15 @@ class Worker(Protocol):
     def info(self) -> WorkerInfo: ...
 
     @property
+    def stats(self) -> StepMessage:
+        """Counts of sequences and free KV blocks, as the worker told them last."""
+
+    @property
     def alive(self) -> bool: ...
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[SequenceUpdate, None]: ...
+
+    async def embed(self, request: EmbedRequest) -> bytes: ...
 
     async def close(self) -> None: ...
 
@@ -95,6 +101,8 @@ class LoadedModel:
     @property
     def context_length(self) -> int:
         """Tokens that one sequence may hold here: of the context and of the whole KV pool, the smaller."""
+        if self.info.num_blocks == 0:
+            return self.info.context_length
         return min(self.info.context_length, self.info.num_blocks * self.info.block_size)
 
     @property
@@ -127,6 +135,10 @@ class LoadedModel:
         refuse_overlong(self.tokenizer, prompt, self.context_length, "prompt")
         ids = self.tokenizer.encode_prompt(prompt)
         return ids if ids or self.tokenizer.bos_id is None else [self.tokenizer.bos_id]
+
+    def embed_ids(self, text: str) -> list[int]:
+        """Ids of a text to embed, between the tokens that the model wants around one. Blocks."""
+        return self.tokenizer.encode(text, add_special=True, parse_special=True)
 
     def known_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:
         """`ids` as they are. Raises BadRequestError where one is no token of this model."""

@@ -15,24 +15,33 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ..config import Config
-from ..errors import EmberdError, OverloadedError
+from ..errors import BadRequestError, EmberdError, OverloadedError
 from ..protocol import WorkerOptions
 from ..worker.client import WorkerClient
+from .facts import Capability
 from .loaded import LoadedModel, ModelText, Worker
 from .store import ModelStore, StoredModel
 
 logger = logging.getLogger(__name__)
 
+_WORDS: dict[Capability, str] = {"completion": "generate", "embedding": "embeddings"}
+
 StartWorker = Callable[[WorkerOptions], Awaitable[Worker]]
+Wrap = Callable[[Worker, str], Worker]
 
 
 class ModelManager:
-    """Lives on one event loop. Every model that `acquire` gives must be given to `release` once."""
+    """Lives on one event loop. Every model that `acquire` gives must be given to `release` once.
+
+    `wrap` may be set to stand between each worker started from then on and those who use it; it gets the
+    worker and the model's name.
+    """
 
     def __init__(
         self, config: Config, store: ModelStore, start_worker: StartWorker = WorkerClient.start
     ) -> None:
         self.store = store
+        self.wrap: Wrap = lambda worker, _name: worker
         self._config = config
         self._start_worker = start_worker
         self._loaded: dict[Path, LoadedModel] = {}
@@ -52,13 +61,18 @@ class ModelManager:
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    async def acquire(self, name: str, keep_alive: float | None = None) -> LoadedModel:
+    async def acquire(
+        self, name: str, keep_alive: float | None = None, need: Capability | None = None
+    ) -> LoadedModel:
         """The model called `name`, loaded now if it is not, and held until `release`.
 
         `keep_alive` (seconds, inf: for ever, None: the default) is the model's from now on. Raises
-        BadRequestError, ModelNotFoundError, ModelFileError, ModelLoadError, DeviceError.
+        BadRequestError (also for a model that cannot do what is needed, which is not loaded then),
+        ModelNotFoundError, ModelFileError, ModelLoadError, DeviceError.
         """
         stored = await asyncio.to_thread(self.store.find, name)
+        if need is not None and need not in stored.facts.capabilities:
+            raise BadRequestError(f'"{name:.512}" does not support {_WORDS[need]}', "model")
         wish = self._default_keep_alive(stored.path) if keep_alive is None else keep_alive
         if (model := self._alive(stored.path)) is not None:
             model.keep_alive = wish
@@ -147,6 +161,7 @@ class ModelManager:
             kv_memory=config.kv_memory,
             max_sequences=config.max_sequences,
             max_batch_tokens=config.max_batch_tokens,
+            cache_dir=str(config.cache_dir),
         )
         text = asyncio.ensure_future(
             asyncio.to_thread(ModelText.load, stored.path, config.cache_dir)
@@ -161,7 +176,8 @@ class ModelManager:
         except BaseException:
             await worker.close()
             raise
-        return LoadedModel(stored, loaded_text, worker, self._default_keep_alive(stored.path))
+        wrapped = self.wrap(worker, stored.name)
+        return LoadedModel(stored, loaded_text, wrapped, self._default_keep_alive(stored.path))
 
     def _load_ended(self, stored: StoredModel, done: asyncio.Task[LoadedModel]) -> None:
         del self._loading[stored.path]

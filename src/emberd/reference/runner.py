@@ -18,7 +18,7 @@ from emberd.gguf.spec import open_model
 from emberd.protocol import FROM_LAST_STEP, Batch, IntArray, StepOutput, WorkerInfo, WorkerOptions
 
 from .kv_cache import BLOCK_SIZE, KVCache, plan_cache
-from .ops import F32, kv_write, paged_attention
+from .ops import F32, kv_write, paged_attention, rms_norm
 from .sampling import SamplerState, sample
 from .threads import BlasThreads, num_cores
 from .transformer import hidden_states, layer_rope_tables, logits
@@ -114,6 +114,10 @@ class CpuRunner:
         output = StepOutput(self._sample(batch, hidden))
         if batch.logits_at is not None:
             output.logits = logits(self.weights, hidden[batch.logits_at])
+        if batch.hidden_at is not None:
+            output.hidden = rms_norm(
+                hidden[batch.hidden_at], self.weights.output_norm, self.weights.spec.norm_eps
+            )
         return output
 
     def _token_ids(self, batch: Batch) -> IntArray:

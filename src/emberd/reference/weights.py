@@ -66,14 +66,8 @@ def load_weights(model: ModelFile, progress: Callable[[float], None] | None = No
     if tensors.rope_factors is not None:
         infos.append(tensors.rope_factors)
     nbytes = sum({info.name: 4 * prod(info.shape) for info in infos}.values())
-    free = psutil.virtual_memory().available
-    if nbytes > free:
-        raise ModelLoadError(
-            f"{model.file.name} needs {nbytes / 2**30:.1f} GiB of memory as float32 on the CPU and "
-            f"{free / 2**30:.1f} GiB are free. Use a smaller model, a GPU (--device gpu), or free memory."
-        )
-
-    decode = _Decoder(model.file, nbytes, progress)
+    check_memory(model.file.name, nbytes)
+    decode = Decoder(model.file, nbytes, progress)
     embedding = decode(tensors.token_embedding)
     tied = tensors.output.name == tensors.token_embedding.name
     return Weights(
@@ -87,12 +81,22 @@ def load_weights(model: ModelFile, progress: Callable[[float], None] | None = No
     )
 
 
+def check_memory(name: str, nbytes: int) -> None:
+    """Raises `ModelLoadError` where `nbytes` of float32 weights do not fit into free memory."""
+    free = psutil.virtual_memory().available
+    if nbytes > free:
+        raise ModelLoadError(
+            f"{name} needs {nbytes / 2**30:.1f} GiB of memory as float32 on the CPU and "
+            f"{free / 2**30:.1f} GiB are free. Use a smaller model, a GPU (--device gpu), or free memory."
+        )
+
+
 def _present(layer: LayerTensors) -> list[TensorInfo]:
     values = (getattr(layer, name) for name in layer.__slots__)
     return [value for value in values if value is not None]
 
 
-def _load_layer(decode: _Decoder, layer: LayerTensors) -> Layer:
+def _load_layer(decode: Decoder, layer: LayerTensors) -> Layer:
     biases = [bias for bias in (layer.q_bias, layer.k_bias, layer.v_bias) if bias is not None]
     return Layer(
         attention_norm=decode.vector(layer.attention_norm),
@@ -109,7 +113,7 @@ def _load_layer(decode: _Decoder, layer: LayerTensors) -> Layer:
     )
 
 
-class _Decoder:
+class Decoder:
     """Decodes tensors of one file and says how far it is."""
 
     def __init__(

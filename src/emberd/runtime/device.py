@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import wgpu
 from numpy.typing import NDArray
+from wgpu.backends.wgpu_native import lib
 from wgpu.backends.wgpu_native.extras import set_instance_extras
 
 from ..errors import DeviceError
@@ -52,6 +53,8 @@ fn probe(
   seen[group.x * 128u + lane] = vec2<u32>(size, subgroup_lane);
 }
 """
+
+_TIMESTAMP_PERIOD = "wgpuQueueGetTimestampPeriod"  # which only the native library has
 
 DType = Literal["f32", "u32", "i32"]
 Array = NDArray[Any]
@@ -157,6 +160,14 @@ class Device:
     @property
     def name(self) -> str:
         return self.info.name
+
+    @property
+    def tick_seconds(self) -> float | None:
+        """Seconds of a tick of timestamp queries, None where there are none."""
+        if "timestamp-query" not in self.features or not hasattr(lib, _TIMESTAMP_PERIOD):
+            return None
+        period = float(getattr(lib, _TIMESTAMP_PERIOD)(self.wgpu.queue._internal))
+        return 1e-9 * period if period > 0 else None
 
     def empty(self, shape: tuple[int, ...], dtype: DType = "f32", label: str = "") -> Tensor:
         """A tensor of zeros in a buffer of its own."""

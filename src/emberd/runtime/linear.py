@@ -6,7 +6,8 @@ read from one LinearTable. Knows tensors and weight types; no layer, no model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from .activations import QUANT_RUN as QUANT_RUN
@@ -14,10 +15,13 @@ from .activations import QuantizedActivations as QuantizedActivations
 from .activations import activations as activations
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
-from .matmul import MatmulTable, default_matmul_table, tiled_matmul
-from .matvec import MatvecTable, default_matvec_table, matvec
+from .matmul import MATMUL_TILES, MatmulTable, MatmulTile, default_matmul_table, tiled_matmul
+from .matvec import MatvecTable, MatvecTile, default_matvec_table, matvec, matvec_tiles
+from .products import Form, Product
 from .weights import FLOAT_TYPES as FLOAT_TYPES
 from .weights import WeightMatrix
+
+Tile = MatvecTile | MatmulTile
 
 _RUN_LANES = 64
 """Lanes a workgroup of the kernels whose lanes take one run or one unit each."""
@@ -25,18 +29,52 @@ _RUN_LANES = 64
 
 @dataclass(frozen=True, slots=True)
 class LinearTable:
-    """Which kernel and tile serve a product, for a tuner to choose from.
+    """Which kernel and tile serve a product.
 
-    Up to `matvec.tokens` tokens go through matvec, more go through matmul.
+    Up to `matvec.tokens` tokens go through matvec, more go through matmul. `tune.py` measures tiles.
     """
 
     matvec: MatvecTable
     matmul: MatmulTable
 
+    @property
+    def num_tuned(self) -> int:
+        """Products that have a measured tile."""
+        return len(self.matvec.tuned) + len(self.matmul.tuned)
+
+    def with_tiles(self, tiles: Mapping[Product, Tile]) -> LinearTable:
+        """The same rules with these measured tiles in front of them."""
+        matvec = {name: tile for name, tile in tiles.items() if isinstance(tile, MatvecTile)}
+        matmul = {name: tile for name, tile in tiles.items() if isinstance(tile, MatmulTile)}
+        return LinearTable(replace(self.matvec, tuned=matvec), replace(self.matmul, tuned=matmul))
+
 
 def default_table(device: Device) -> LinearTable:
     """A table by device kind, before any tuning."""
     return LinearTable(default_matvec_table(device), default_matmul_table(device))
+
+
+def candidates(device: Device, product: Product) -> tuple[Tile, ...]:
+    """The tiles that may serve a product on this device, all covered by tests: what a tuner picks from."""
+    if product.form == "matmul":
+        tiles = [tile for _, tile in MATMUL_TILES if tile.fits(device)]
+        return tuple(tile for tile in tiles if tile.tokens < 2 * product.tokens)
+    found = matvec_tiles(device, product.form)
+    if product.form == "rows":
+        return found
+    return tuple(tile for tile in found if product.rows % tile.tile_rows == 0)
+
+
+def table_of(device: Device, form: Form, tile: Tile) -> LinearTable:
+    """The rules, but with this tile alone for products of this form: for checking one tile after another."""
+    rules = default_table(device)
+    if isinstance(tile, MatmulTile):
+        return LinearTable(replace(rules.matvec, tokens=0), MatmulTable(((1, tile),)))
+    if form == "output":
+        return replace(rules, matvec=replace(rules.matvec, output=((1, tile),)))
+    if form == "gate_up":
+        return replace(rules, matvec=replace(rules.matvec, gate_up=((1, tile),)))
+    return replace(rules, matvec=replace(rules.matvec, rows=((1, 1, tile),)))
 
 
 def quantize_q8(

@@ -5,11 +5,13 @@ Knows tensors, weight types and what a device allows a workgroup; no layer, no m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from .activations import QuantizedActivations
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
+from .products import Product
 from .weights import WeightMatrix
 
 LANE_ROWS = 4
@@ -62,7 +64,7 @@ class MatmulTile:
 
 @dataclass(frozen=True, slots=True)
 class MatmulTable:
-    """Which tile serves a product, for a tuner to choose from.
+    """Which tile serves a product: a measured one, else by rule.
 
     `tiles`, each with the workgroups that it takes to keep a device busy, go from the one that does most with
     what it reads to the one that makes most workgroups. The first that makes enough of them is taken, else
@@ -70,6 +72,11 @@ class MatmulTable:
     """
 
     tiles: tuple[tuple[int, MatmulTile], ...]  # least workgroups
+    tuned: Mapping[Product, MatmulTile] = field(default_factory=dict)
+
+    def tile_for(self, weight: WeightMatrix, tokens: int) -> MatmulTile:
+        found = self.tuned.get(Product.of("matmul", weight, tokens))
+        return found or self.tile(tokens, weight.rows)
 
     def tile(self, tokens: int, rows: int) -> MatmulTile:
         fitting = [entry for entry in self.tiles if entry[1].tokens < 2 * tokens]
@@ -110,7 +117,7 @@ def tiled_matmul(
     """`linear.matmul` for any number of tokens; x has its norm done."""
     assert isinstance(x, Tensor) or x.norm is None, "only matvec finishes a norm"
     inputs = (x,) if isinstance(x, Tensor) else (x.q, x.scales)
-    tile = table.tile(rows, weight.rows)
+    tile = table.tile_for(weight, rows)
     kernel = kernels.get(
         "matmul",
         {

@@ -6,14 +6,15 @@ gated activation in int8. Knows tensors and weight types; no layer, no model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from .activations import QUANT_RUN, QuantizedActivations, quantize_include
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
+from .products import Form, Product
 from .weights import WeightMatrix, WeightPart
 
 MAX_GROUP = 8
@@ -37,7 +38,7 @@ class MatvecTile:
 
 @dataclass(frozen=True, slots=True)
 class MatvecTable:
-    """Which tile serves a product, for a tuner to choose from. In a list the last entry whose minima are met is taken.
+    """Which tile serves a product: a measured one, else the last of its list whose minima are met.
 
     Up to `tokens` tokens go through matvec, `group` (a power of two up to 8) at a time. A tile of `output`
     holds whole runs of 32 weight rows, one of `gate_up` whole runs of 64.
@@ -48,6 +49,17 @@ class MatvecTable:
     rows: tuple[tuple[int, int, MatvecTile], ...]  # least tokens, least weight rows
     output: tuple[tuple[int, MatvecTile], ...]  # least tokens
     gate_up: tuple[tuple[int, MatvecTile], ...]  # least tokens
+    tuned: Mapping[Product, MatvecTile] = field(default_factory=dict)
+
+    def tile_for(self, form: Form, weight: WeightMatrix, tokens: int) -> MatvecTile:
+        """The tile for a product of this form."""
+        if tile := self.tuned.get(Product.of(form, weight, tokens)):
+            return tile
+        if form == "output":
+            return self.output_tile(tokens)
+        return (
+            self.gate_up_tile(tokens) if form == "gate_up" else self.rows_tile(tokens, weight.rows)
+        )
 
     def rows_tile(self, tokens: int, rows: int) -> MatvecTile:
         return [tile for t, r, tile in self.rows if t <= tokens and r <= rows][-1]
@@ -92,18 +104,59 @@ def default_matvec_table(device: Device) -> MatvecTable:
     )
 
 
+def matvec_tiles(device: Device, form: Form) -> tuple[MatvecTile, ...]:
+    """Every tile that may serve a product of this form: what the tests cover and the tuner picks from."""
+    table = default_matvec_table(device)
+    rules = {
+        "rows": [tile for _, _, tile in table.rows],
+        "output": [tile for _, tile in table.output],
+        "gate_up": [tile for _, tile in table.gate_up],
+    }
+    lanes = device.subgroup_size or 32
+    half, least = max(1, lanes // 2), max(64, lanes)
+    more = {
+        "rows": [
+            MatvecTile(lanes, 1, least, 2),
+            MatvecTile(lanes, 2, least),
+            MatvecTile(lanes, 2, 2 * least, 2),
+            MatvecTile(lanes, 4, 2 * least),
+            MatvecTile(half, 2, least, 2),
+        ],
+        "output": [
+            MatvecTile(lanes, 2, 16 * lanes, 2),
+            MatvecTile(lanes, 4, 8 * lanes, 2),
+            MatvecTile(half, 1, 32 * half),
+            MatvecTile(half, 2, 16 * half, 2),
+        ],
+        "gate_up": [
+            MatvecTile(lanes, 2, 32 * lanes),
+            MatvecTile(lanes, 4, 16 * lanes, 2),
+            MatvecTile(half, 4, 16 * half),
+        ],
+    }
+    if device.info.is_software:
+        more = {
+            "rows": [MatvecTile(1, 4, 16), MatvecTile(1, 2, 8)],
+            "output": [MatvecTile(1, 4, 16)],
+            "gate_up": [MatvecTile(1, 4, 32)],
+        }
+    fitting = [tile for tile in more[form] if tile.workgroup <= device.max_workgroup_size]
+    return tuple(dict.fromkeys([*rules[form], *fitting]))
+
+
 def can_fuse_output(table: MatvecTable, weight: WeightMatrix, tokens: int) -> bool:
     """Whether `output_quantize` serves this product."""
-    return _can_fuse(table, weight, tokens, table.output_tile(tokens))
+    return _can_fuse(table, weight, tokens, "output")
 
 
 def can_fuse_gate_up(table: MatvecTable, weight: WeightMatrix, tokens: int) -> bool:
     """Whether `gate_up_quantize` serves this product."""
-    return _can_fuse(table, weight, tokens, table.gate_up_tile(tokens))
+    return _can_fuse(table, weight, tokens, "gate_up")
 
 
-def _can_fuse(table: MatvecTable, weight: WeightMatrix, tokens: int, tile: MatvecTile) -> bool:
+def _can_fuse(table: MatvecTable, weight: WeightMatrix, tokens: int, form: Form) -> bool:
     whole = weight.is_quantized and len(weight.parts) == 1
+    tile = table.tile_for(form, weight, tokens)
     return whole and tokens <= table.tokens and weight.rows % tile.tile_rows == 0
 
 
@@ -125,7 +178,7 @@ def matvec(
     assert not (pending and accumulate)
     includes = {"finish": "finish_rows", "bias": "no_bias" if bias is None else "bias"}
     outputs = [*([] if bias is None else [bias]), count, y]
-    tile = table.rows_tile(rows, weight.rows)
+    tile = table.tile_for("rows", weight, rows)
     return [
         _dispatch(
             kernels,
@@ -163,7 +216,7 @@ def output_quantize(
     assert out.width == weight.rows and out.q.shape[0] >= rows, out.q
     assert can_fuse_output(table, weight, rows), weight
     outputs = [count, hidden, norm_weight, out.q, out.scales, out.norm.squares]
-    tile = table.output_tile(rows)
+    tile = table.tile_for("output", weight, rows)
     assert tile.tile_rows % QUANT_RUN == 0, tile
     return _dispatch(
         kernels,
@@ -192,7 +245,7 @@ def gate_up_quantize(
     """out (rows, weight.rows / 2) = activation(x times gate) * (x times up) in int8; `weight` holds gate, then up."""
     assert out.width == weight.rows // 2 and out.q.shape[0] >= rows and out.norm is None, out.q
     assert can_fuse_gate_up(table, weight, rows), weight
-    tile = table.gate_up_tile(rows)
+    tile = table.tile_for("gate_up", weight, rows)
     assert tile.rows > 1 and tile.tile_rows % (2 * QUANT_RUN) == 0, tile
     return _dispatch(
         kernels,

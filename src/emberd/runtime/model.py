@@ -14,7 +14,7 @@ from threading import Lock
 import numpy as np
 
 from ..gguf.dequant import dequantize
-from ..gguf.reader import TensorInfo
+from ..gguf.reader import GGUFFile, TensorInfo
 from ..gguf.rope import rope_tables
 from ..gguf.spec import ModelFile, ModelSpec
 from .device import Device, Tensor
@@ -70,7 +70,7 @@ def load_weights(
 
     `progress` is told the share done, 0 to 1.
     """
-    loader = _Loader(device, model, progress)
+    loader = Loader(device, model.file, progress)
     spec, tensors = model.spec, model.tensors
     ropes = _rope_tensors(device, model, num_positions)
     layers = []
@@ -109,12 +109,14 @@ def load_weights(
     )
 
 
-class _Loader:
+class Loader:
+    """Uploads tensors of one file and counts their bytes."""
+
     def __init__(
-        self, device: Device, model: ModelFile, progress: Callable[[float], None] | None
+        self, device: Device, file: GGUFFile, progress: Callable[[float], None] | None
     ) -> None:
-        self._device, self._file, self._progress = device, model.file, progress
-        self._total = sum(info.nbytes for info in model.file.tensors.values()) or 1
+        self._device, self._file, self._progress = device, file, progress
+        self._total = sum(info.nbytes for info in file.tensors.values()) or 1
         self._done = 0
         self._lock = Lock()
         self.uploads = Uploads(self._count)

@@ -10,23 +10,24 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 from ..errors import ModelLoadError
 from ..gguf.spec import ModelFile, open_model
 from ..protocol import Batch, FloatArray, IntArray, StepOutput, WorkerInfo, WorkerOptions
-from . import kv_cache
+from . import kv_cache, ops
 from .device import Device, open_device
 from .inputs import BlockTables
 from .kernel import Kernels, run_once
-from .linear import default_table
 from .model import load_weights
 from .plan import Plans
 from .replay import make_replayer
 from .sampler import Sampler
 from .scratch import Scratch, first_rows
 from .transformer import Transformer
+from .tune import tuned_table
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class GpuRunner:
         self.max_batch_tokens = max(options.max_batch_tokens, options.max_sequences)
         self.steps_in_flight = 2 if device.info.is_software else 3
         self.num_blocks, self.context_length = _size_kv(device, model, options)
-        self._pending: deque[tuple[IntArray, int, FloatArray | None]] = deque()
+        self._pending: deque[tuple[IntArray, StepOutput]] = deque()
 
     @classmethod
     def load(
@@ -76,6 +77,14 @@ class GpuRunner:
             spec.vocab_size,
             context_length=self.context_length,
         )
+        folder = self._options.cache_dir
+        table = tuned_table(
+            kernels,
+            weights,
+            max_tokens=self.max_batch_tokens,
+            max_rows=self.max_sequences,
+            cache_dir=None if folder is None else Path(folder),
+        )
         max_blocks = -(-self.context_length // self.block_size)
         self._tables = BlockTables(device, self.max_sequences, max_blocks)
         self._transformer = Transformer(
@@ -85,7 +94,7 @@ class GpuRunner:
             Scratch(device, weights, self.max_batch_tokens, self.max_sequences),
             self._tables.tensor,
             self._sampler.last_tokens,
-            default_table(device),
+            table,
         )
         self._plans = Plans(
             device, self._transformer, self._sampler, self.max_batch_tokens, self.max_sequences
@@ -103,6 +112,7 @@ class GpuRunner:
             weight_bytes=weights.nbytes,
             kv_bytes=self._cache.nbytes,
             load_seconds=time.monotonic() - self._started,
+            tuned_products=table.num_tuned,
         )
 
     def info(self) -> WorkerInfo:
@@ -124,14 +134,17 @@ class GpuRunner:
         plan = self._plans.get(self._plans.key(batch, len(sampled), mode))
         values = plan.inputs.fill(batch, sampled, self._transformer.tile_size)
         self._replayer.submit(plan.recording, plan.inputs.tensor, values)
-        logits = None if batch.logits_at is None else self._logits(batch.logits_at)
-        self._pending.append((sampled, batch.num_rows, logits))
+        output = StepOutput(np.full(batch.num_rows, -1, np.int32))
+        if batch.logits_at is not None:
+            output.logits = self._logits(batch.logits_at)
+        if batch.hidden_at is not None:
+            output.hidden = self._hidden(batch.hidden_at)
+        self._pending.append((sampled, output))
 
     def collect(self) -> StepOutput:
-        sampled, num_rows, logits = self._pending.popleft()
-        tokens = np.full(num_rows, -1, np.int32)
-        tokens[sampled] = self._replayer.collect().view(np.int32)[: len(sampled)]
-        return StepOutput(tokens, logits)
+        sampled, output = self._pending.popleft()
+        output.token_ids[sampled] = self._replayer.collect().view(np.int32)[: len(sampled)]
+        return output
 
     def _logits(self, places: IntArray) -> FloatArray:
         """Logits of token places of the step just submitted: synchronous, for tests and scoring."""
@@ -147,6 +160,25 @@ class GpuRunner:
             logits = first_rows(self._transformer.scratch.logits, len(part))
             found.append(device.read(logits))
         return np.concatenate(found)
+
+    def _hidden(self, places: IntArray) -> FloatArray:
+        """States of token places of the step just submitted, behind the output norm: synchronous."""
+        transformer, device = self._transformer, self._device
+        spec, scratch = transformer.weights.spec, transformer.scratch
+        self._replayer.flush()
+        states = first_rows(scratch.projected, len(places))  # of no use between two steps
+        norm = ops.rms_norm(
+            transformer.kernels,
+            scratch.hidden,
+            transformer.weights.output_norm,
+            states,
+            device.upload(places),
+            rows=len(places),
+            width=spec.hidden_size,
+            eps=spec.norm_eps,
+        )
+        run_once(device, [norm])
+        return device.read(states)
 
     def close(self) -> None:
         self._replayer.close()

@@ -58,10 +58,8 @@ class Transformer:
 
     def decode_splits(self, rows: int, context: int) -> int:
         """`Shape.splits` for that many rows with contexts of at most `context` tokens."""
-        kv_heads = self.weights.spec.num_kv_heads
-        return ops.decode_splits(
-            self.kernels.device, rows=rows, num_kv_heads=kv_heads, context=context
-        )
+        sizes = {"rows": rows, "num_kv_heads": self.weights.spec.num_kv_heads}
+        return ops.decode_splits(self.kernels.device, context=context, **sizes)
 
     def body(self, inputs: StepInputs, shape: Shape) -> list[Dispatch]:
         """Embedding and all layers; leaves the hidden states in `scratch.hidden`."""
@@ -176,7 +174,6 @@ class Transformer:
             heads = ops.Heads(qkv, v, 0)
         steps += self._project(layer.qkv, normed, outputs, inputs["num_tokens"], rows)
 
-        width = spec.num_heads * spec.head_dim
         attended = first_rows(scratch.attended, rows)
         out = Input(flat(attended), scratch.attended_q8.first_rows(rows))
         quantize = layer.o.matrices[0].is_quantized
@@ -188,9 +185,8 @@ class Transformer:
         if shape.tiles:
             steps += self._attend_prefill(index, heads, attended, inputs, shape)
         if quantize and not straight:
-            steps.append(
-                linear.quantize_q8(self.kernels, out.floats, out.q8, rows=rows, width=width)
-            )
+            sizes = {"rows": rows, "width": out.floats.shape[1]}
+            steps.append(linear.quantize_q8(self.kernels, out.floats, out.q8, **sizes))
         return out
 
     def _attend_decode(

@@ -1,4 +1,4 @@
-"""Text to token ids and back, for byte-level BPE and SPM vocabularies as GGUF files hold them.
+"""Text to token ids and back, for byte-level BPE, SPM and WordPiece vocabularies as GGUF files hold them.
 
 The ids are those of llama.cpp, with its habits. Knows nothing of templates, streams or the worker.
 """
@@ -6,16 +6,29 @@ The ids are those of llama.cpp, with its habits. Knows nothing of templates, str
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from .bpe import BytePairEncoder, spelled_bytes
 from .guard import ControlGuard
 from .special import SpecialTokens
 from .spm import ScoredEncoder, piece_bytes
 from .vocabulary import BYTE, CONTROL, NORMAL, READ_AS_CONTROL, UNKNOWN, USER_DEFINED, Vocabulary
+from .wordpiece import WordPieceEncoder
 
+
+class Encoder(Protocol):
+    """Text without special tokens to ids."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+
+_ENCODERS: dict[str, Callable[[Vocabulary], Encoder]] = {
+    "gpt2": BytePairEncoder,
+    "llama": ScoredEncoder,
+    "bert": WordPieceEncoder,
+}
 _BYTE_TOKEN = re.compile("<0x[0-9A-Fa-f]{2}>")
 
 
@@ -27,8 +40,8 @@ class Tokenizer:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._spm = vocabulary.model == "llama"
-        self._encoder = (ScoredEncoder if self._spm else BytePairEncoder)(vocabulary)
+        self._byte_level = vocabulary.model == "gpt2"
+        self._encoder = _ENCODERS[vocabulary.model](vocabulary)
         self._control = self._of_type(CONTROL, UNKNOWN)
         always = self._of_type(USER_DEFINED)
         if READ_AS_CONTROL in vocabulary.ids:
@@ -119,7 +132,7 @@ class Tokenizer:
         if kind == BYTE:
             return piece_bytes(token, BYTE) if _BYTE_TOKEN.fullmatch(token) else b""
         if kind == NORMAL:
-            return piece_bytes(token, NORMAL) if self._spm else spelled_bytes(token)
+            return spelled_bytes(token) if self._byte_level else piece_bytes(token, NORMAL)
         return b""
 
     def token_text(self, token_id: int) -> str:

@@ -42,6 +42,10 @@ FILL_END_NAMES = frozenset(
 """Fill-in-the-middle tokens behind which a model has nothing more to say."""
 
 
+Model = Literal["gpt2", "llama", "bert"]
+_MODELS: dict[str, Model] = {"gpt2": "gpt2", "llama": "llama", "bert": "bert"}
+
+
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """Pieces by id, and what the metadata says about putting text together.
@@ -50,7 +54,7 @@ class Vocabulary:
     control tokens even where the file forgot to say so. Ids are None where the model has none.
     """
 
-    model: Literal["gpt2", "llama"]
+    model: Model
     pre: Pretokenizer | None  # byte-level BPE only
     tokens: list[str]
     types: list[int]
@@ -70,11 +74,12 @@ class Vocabulary:
     def from_metadata(metadata: Mapping[str, Any]) -> Vocabulary:
         """Raises `ModelFileError` for missing or inconsistent keys, `NotSupportedError` for other kinds."""
         keys = _Keys(metadata)
-        model = keys.text("model")
-        if model not in ("gpt2", "llama"):
+        name = keys.text("model")
+        model = _MODELS.get(name)
+        if model is None:
             raise NotSupportedError(
-                f"tokenizer.ggml.model is {model!r}; this build knows 'gpt2' (byte-level BPE) and "
-                "'llama' (SPM)."
+                f"tokenizer.ggml.model is {name!r}; this build knows 'gpt2' (byte-level BPE), "
+                "'llama' (SPM) and 'bert' (WordPiece)."
             )
         pre = _pretokenizer(keys.text("pre", "default")) if model == "gpt2" else None
         tokens = [token or f"[EMPTY_{index}]" for index, token in enumerate(keys.strings("tokens"))]
@@ -92,6 +97,11 @@ class Vocabulary:
         usual = {i for i in (0, 1, 2) if spm and types[i : i + 1] == [CONTROL if i else UNKNOWN]}
         bos_id = keys.token_id("bos_token_id", len(tokens), 1 if 1 in usual else None)
         eos_id = keys.token_id("eos_token_id", len(tokens), 2 if 2 in usual else None)
+        bert = model == "bert"
+        if bert:  # texts stand between these two, whatever the flags say
+            first, last = (bos_id, ids.get("[CLS]")), (eos_id, ids.get("[SEP]"))
+            bos_id = keys.token_id("cls_token_id", len(tokens), _first_given(*first))
+            eos_id = keys.token_id("seperator_token_id", len(tokens), _first_given(*last))
         turn_end = next((ids[name] for name in TURN_END_NAMES if name in ids), None)
         eot_id = keys.token_id("eot_token_id", len(tokens), turn_end)
         named = {ids[name] for name in END_NAMES | FILL_END_NAMES if name in ids}
@@ -102,22 +112,24 @@ class Vocabulary:
         listed = {i for i in keys.integers("eos_token_ids") if 0 <= i < len(tokens)}
         stop_ids = {i for i in named | given | listed | {eos_id, eot_id} if i is not None}
         return Vocabulary(
-            model="llama" if spm else "gpt2",
+            model=model,
             pre=pre,
             tokens=tokens,
             types=types,
             scores=scores if spm else [],
-            merges=[] if spm else keys.strings("merges"),
+            merges=keys.strings("merges") if model == "gpt2" else [],
             ids=ids,
             bos_id=bos_id,
             eos_id=eos_id,
             eot_id=eot_id,
-            unk_id=keys.token_id("unknown_token_id", len(tokens), 0 if 0 in usual else None),
+            unk_id=keys.token_id(
+                "unknown_token_id", len(tokens), 0 if 0 in usual else ids.get("[UNK]")
+            ),
             stop_ids=_without_message_end(stop_ids, tokens),
-            add_bos=keys.flag("add_bos_token", spm or (pre is not None and pre.add_bos))
+            add_bos=(bert or keys.flag("add_bos_token", spm or (pre is not None and pre.add_bos)))
             and bos_id is not None,
-            add_eos=keys.flag("add_eos_token", False) and eos_id is not None,
-            add_space_prefix=keys.flag("add_space_prefix", spm) and spm,
+            add_eos=(bert or keys.flag("add_eos_token", False)) and eos_id is not None,
+            add_space_prefix=bert or (spm and keys.flag("add_space_prefix", True)),
         )
 
 
@@ -184,6 +196,10 @@ class _Keys:
     def flag(self, name: str, default: bool) -> bool:
         value = self._get(name)
         return default if value is None else bool(value)
+
+
+def _first_given(*ids: int | None) -> int | None:
+    return next((i for i in ids if i is not None), None)
 
 
 def _pretokenizer(name: str) -> Pretokenizer:

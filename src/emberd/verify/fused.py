@@ -15,6 +15,9 @@ from ..gguf.spec import ModelFile
 from ..reference import ops as reference
 from ..runtime import linear, matvec
 from ..runtime.activations import QUANT_RUN, PendingNorm, QuantizedActivations, activations
+from ..runtime.device import Device
+from ..runtime.matvec import MatvecTable
+from ..runtime.products import Form, Product
 from ..runtime.weights import FLOAT_TYPES, upload_matrix
 from .bench import F32, Workbench, decoded, read_quantized
 from .check import TOLERANCE, Check, compare, relative_error
@@ -45,9 +48,32 @@ def check_fused(bench: Workbench, model: ModelFile) -> Iterator[Check]:
         for pending in (False, True):
             for gate, up in gates.values():
                 yield _check_gate_up(bench, model, gate, up, tokens, pending, spec.activation)
+    # Every other tile that measuring may put in the table's place.
+    device, tokens = bench.device, TOKENS[1]
+    if layers[0].post_attention_norm is None:
+        for info in {info.type: info for info in outputs.values()}.values():
+            rows = min(info.shape[0], MAX_ROWS)
+            for table in _tables(device, "output", info, rows):
+                yield _check_output(bench, model, info, tokens, table)
+    for gate, up in gates.values():
+        rows = 2 * min(gate.shape[0], MAX_ROWS)
+        for table in _tables(device, "gate_up", gate, rows):
+            yield _check_gate_up(bench, model, gate, up, tokens, True, spec.activation, table)
 
 
-def _check_output(bench: Workbench, model: ModelFile, info: TensorInfo, tokens: int) -> Check:
+def _tables(device: Device, form: Form, info: TensorInfo, rows: int) -> list[MatvecTable]:
+    product = Product(form, info.type.name, rows, info.shape[1], TOKENS[1])
+    tiles = linear.candidates(device, product)
+    return [linear.table_of(device, form, tile).matvec for tile in tiles]
+
+
+def _check_output(
+    bench: Workbench,
+    model: ModelFile,
+    info: TensorInfo,
+    tokens: int,
+    table: MatvecTable | None = None,
+) -> Check:
     def run() -> Pair:
         raw = model.file.rows(info)[:MAX_ROWS]
         matrix = upload_matrix(bench.device, [(raw, info.type)])
@@ -64,7 +90,7 @@ def _check_output(bench: Workbench, model: ModelFile, info: TensorInfo, tokens: 
             out,
             rows=tokens,
             count=bench.count(tokens),
-            table=linear.default_table(bench.device).matvec,
+            table=table or linear.default_table(bench.device).matvec,
         )
         found = bench.run(step, hidden)[0]
         product = x.astype(np.float64) @ dequantize(raw, info.type).T.astype(np.float64)
@@ -78,6 +104,7 @@ def _check_output(bench: Workbench, model: ModelFile, info: TensorInfo, tokens: 
         return read_quantized(bench, [], out), decoded(*reference.quantize_q8(found * weight))
 
     shape = f"{tokens}×{info.shape[1]} · {info.shape[0]}×{info.shape[1]} +=, int8"
+    shape += "" if table is None else ", another tile"
     return compare("matvec residual", info.type.name, shape, "int8_round", run)
 
 
@@ -104,6 +131,7 @@ def _check_gate_up(
     tokens: int,
     pending: bool,
     activation: Any,
+    table: MatvecTable | None = None,
 ) -> Check:
     def run() -> Pair:
         raws = [model.file.rows(info)[:MAX_ROWS] for info in (gate, up)]
@@ -118,7 +146,7 @@ def _check_gate_up(
             rows=tokens,
             count=bench.count(tokens),
             activation=activation,
-            table=linear.default_table(bench.device).matvec,
+            table=table or linear.default_table(bench.device).matvec,
         )
         halves = [(x @ dequantize(raw, gate.type).T).astype(np.float32) for raw in raws]
         product = reference.silu_mul if activation == "silu" else reference.gelu_mul
@@ -127,6 +155,7 @@ def _check_gate_up(
         )
 
     shape = f"{tokens}×{gate.shape[1]} · 2×{gate.shape[0]}×{gate.shape[1]} {activation}"
+    shape += "" if table is None else ", another tile"
     name = "matvec gate up norm" if pending else "matvec gate up"
     return compare(name, gate.type.name, shape, "int8_round", run)
 

@@ -19,7 +19,7 @@ from .attention import check_attention, check_rope
 from .bench import F32, Workbench, decoded, read_quantized
 from .check import Check, compare
 from .fused import check_fused
-from .linear import check_embedding, check_products
+from .linear import check_embedding, check_products, check_tiles
 from .sampling import check_sampler
 
 TOKENS = 5
@@ -36,6 +36,7 @@ def check_kernels(device: Device, path: Path) -> Iterator[Check]:
         yield from check_norms(bench, model)
         yield from check_post_norm(bench, model)
         yield from check_products(bench, model)
+        yield from check_tiles(bench, model)
         yield from check_fused(bench, model)
         yield from check_rope(bench, model)
         yield from check_attention(bench, model)

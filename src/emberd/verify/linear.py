@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..gguf.dequant import dequantize
-from ..gguf.reader import TensorInfo
+from ..gguf.reader import GGUFFile, TensorInfo
 from ..gguf.spec import ModelFile
 from ..reference import ops as reference
 from ..runtime import linear
+from ..runtime.products import Form, Product
 from ..runtime.weights import upload_matrix
 from .bench import F32, Workbench
 from .check import Check, compare
@@ -63,14 +64,35 @@ def roles(model: ModelFile) -> list[Role]:
 
 def check_products(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     """y = x wᵀ for every role and every number of tokens."""
-    for role in roles(model):
-        raw = model.file.rows(role.matrix)[:MAX_ROWS]
+    return check_roles(bench, model.file, roles(model))
+
+
+def check_roles(bench: Workbench, file: GGUFFile, found: Iterable[Role]) -> Iterator[Check]:
+    """Each role's product for every number of tokens."""
+    for role in found:
+        raw = file.rows(role.matrix)[:MAX_ROWS]
         weight = dequantize(raw, role.matrix.type)
         bias = None
         if role.bias is not None:
-            bias = dequantize(model.file.rows(role.bias), role.bias.type).reshape(-1)[: len(raw)]
+            bias = dequantize(file.rows(role.bias), role.bias.type).reshape(-1)[: len(raw)]
         for tokens in TOKENS:
             yield _check_product(bench, role, raw, weight, bias, tokens)
+
+
+def check_tiles(bench: Workbench, model: ModelFile) -> Iterator[Check]:
+    """y = x wᵀ by every other tile that measuring may put in the table's place, once for each type."""
+    rules = linear.default_table(bench.device).matvec
+    forms: list[tuple[Form, int]] = [("rows", TOKENS[1])]
+    if rules.tokens < TOKENS[-1]:
+        forms.append(("matmul", TOKENS[-1]))
+    for role in {role.matrix.type: role for role in reversed(roles(model))}.values():
+        raw = model.file.rows(role.matrix)[:MAX_ROWS]
+        weight = dequantize(raw, role.matrix.type)
+        for form, tokens in forms:
+            product = Product(form, role.matrix.type.name, len(weight), weight.shape[1], tokens)
+            for tile in linear.candidates(bench.device, product):
+                table = linear.table_of(bench.device, form, tile)
+                yield _check_product(bench, role, raw, weight, None, tokens, table)
 
 
 def _check_product(
@@ -80,6 +102,7 @@ def _check_product(
     weight: F32,
     bias: F32 | None,
     tokens: int,
+    table: linear.LinearTable | None = None,
 ) -> Check:
     names: list[str] = []
     quantized = role.matrix.type not in linear.FLOAT_TYPES
@@ -101,6 +124,7 @@ def _check_product(
             count=bench.count(tokens),
             bias=None if bias is None else bench.put(bias),
             accumulate=role.accumulate,
+            table=table,
         )
         names.extend(step.kernel.key.name for step in steps)
         expected = x.astype(np.float64) @ weight.T.astype(np.float64)
@@ -108,7 +132,8 @@ def _check_product(
         expected += 0 if before is None else before
         return bench.run(steps, y)[0], expected
 
-    extras = " +bias" if role.bias is not None else " +=" if role.accumulate else ""
+    extras = " +bias" if bias is not None else " +=" if role.accumulate else ""
+    extras += "" if table is None else ", another tile"
     check = compare(
         "matmul",
         role.matrix.type.name,
@@ -121,8 +146,11 @@ def _check_product(
 
 def check_embedding(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     """Rows of the embedding, by token id and by the token that was sampled last."""
-    info, scale = model.tensors.token_embedding, model.spec.embedding_scale
-    raw = model.file.rows(info)[:MAX_ROWS]
+    return check_rows(bench, model.file, model.tensors.token_embedding, model.spec.embedding_scale)
+
+
+def check_rows(bench: Workbench, file: GGUFFile, info: TensorInfo, scale: float) -> Iterator[Check]:
+    raw = file.rows(info)[:MAX_ROWS]
     table = dequantize(raw, info.type)
     tokens = 9
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
@@ -15,6 +16,7 @@ from asyncio.subprocess import DEVNULL, Process, create_subprocess_exec
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
+from emberd import logs
 from emberd.errors import (
     ConfigError,
     DeviceError,
@@ -25,6 +27,7 @@ from emberd.errors import (
 )
 from emberd.protocol import (
     Cancel,
+    EmbedRequest,
     GenerateRequest,
     SequenceUpdate,
     StepMessage,
@@ -36,6 +39,7 @@ from .channel import LoadFailure, LoadProgress, encode, receive
 
 WORKER_COMMAND = (sys.executable, "-m", "emberd.worker.process")
 REAP_SECONDS = 5.0
+KEY_VARIABLES = {"EMBERD_API_KEYS", "EMBERD_API_KEY_FILE"}
 LOAD_ERRORS = {
     kind.__name__: kind for kind in (ModelFileError, ModelLoadError, DeviceError, ConfigError)
 }
@@ -91,11 +95,12 @@ class WorkerClient:
             try:
                 process = await create_subprocess_exec(
                     *command,
-                    str(log.getEffectiveLevel()),
+                    f"{logging.getLevelName(log.getEffectiveLevel())}:{logs.style()}",
                     str(theirs.fileno()),
                     stdin=DEVNULL,
                     stdout=DEVNULL,
                     pass_fds=[theirs.fileno()],
+                    env=_environment(),
                 )
             except BaseException:
                 writer.close()
@@ -118,12 +123,31 @@ class WorkerClient:
     def pid(self) -> int:
         return self._process.pid
 
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[SequenceUpdate, None]:
+    async def embed(self, request: EmbedRequest) -> bytes:
+        """The pooled state of a text, as little-endian float32. Cancelling the task cancels the request.
+
+        Raises WorkerDiedError when the worker ends first, or refuses.
+        """
+        async with contextlib.aclosing(self._updates(request)) as updates:
+            async for update in updates:
+                if update.embedding is not None:
+                    return update.embedding
+                if update.finish_reason is not None:
+                    reason = update.error or f"the worker ended this text: {update.finish_reason}"
+                    raise WorkerDiedError(reason)
+        raise WorkerDiedError("the worker ended this text without a reason")
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[SequenceUpdate, None]:
         """The updates of one request, the last with a finish reason; what has piled up comes as one.
 
         Closing the iterator early (`aclose`, or cancelling the task in it) cancels the sequence.
         Raises WorkerDiedError when the worker ends first.
         """
+        return self._updates(request)
+
+    async def _updates(
+        self, request: GenerateRequest | EmbedRequest
+    ) -> AsyncGenerator[SequenceUpdate, None]:
         if not self._alive:
             await asyncio.shield(self._end)
             raise self._died()
@@ -234,6 +258,11 @@ class WorkerClient:
         return f"exit code {code}"
 
 
+def _environment() -> dict[str, str]:
+    """Without the API keys: a worker reads files that others wrote, and needs none."""
+    return {name: value for name, value in os.environ.items() if name not in KEY_VARIABLES}
+
+
 def _merge(updates: list[SequenceUpdate]) -> SequenceUpdate:
     last = updates[-1]
     return SequenceUpdate(
@@ -242,6 +271,7 @@ def _merge(updates: list[SequenceUpdate]) -> SequenceUpdate:
         last.finish_reason,
         max(update.num_cached_tokens for update in updates),
         last.error,
+        last.embedding,
     )
 
 

@@ -1,7 +1,7 @@
 """The worker process: loads one model, then serves it until the gateway closes the channel.
 
-Started by client.py, with the log level and the channel's file descriptor as its last arguments. The
-only module that brings engine and runners together; it knows no text and no HTTP.
+Started by client.py, with how to log (LEVEL:STYLE) and the channel's file descriptor as its last arguments.
+The only module that brings engine and runners together; it knows no text and no HTTP.
 """
 
 from __future__ import annotations
@@ -17,10 +17,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from emberd.engine import Engine
+from emberd import logs
+from emberd.engine import EncoderEngine, Engine
 from emberd.errors import EmberdError
+from emberd.gguf.encoder import is_encoder
+from emberd.gguf.reader import GGUFFile
 from emberd.protocol import (
     Cancel,
+    EmbedRequest,
+    EncoderRunner,
     GenerateRequest,
     Runner,
     SequenceUpdate,
@@ -31,7 +36,9 @@ from emberd.protocol import (
 from .channel import Channel, LoadFailure, LoadProgress
 
 Progress = Callable[[float], None]
-MakeRunner = Callable[[WorkerOptions, Progress], Runner]
+AnyRunner = Runner | EncoderRunner
+AnyEngine = Engine | EncoderEngine
+MakeRunner = Callable[[WorkerOptions, Progress], AnyRunner]
 
 LEAVE_SECONDS = 1.0
 """How long the process may take to end by itself once the gateway is gone."""
@@ -39,23 +46,40 @@ LEAVE_SECONDS = 1.0
 log = logging.getLogger("emberd.worker")
 
 
-def load_runner(options: WorkerOptions, progress: Progress) -> Runner:
-    """The runner for `options.device`; "auto" is a real GPU where there is one, else the CPU.
+def load_runner(options: WorkerOptions, progress: Progress) -> AnyRunner:
+    """The runner for the file's kind of model and `options.device`; "auto" is a real GPU where there
+    is one, else the CPU.
 
     A software adapter serves only when it is named, or when "gpu" finds nothing else.
     """
+    with GGUFFile(options.model_path) as file:
+        encodes = is_encoder(file)
     if options.device != "cpu":
         from emberd.runtime.device import choose_adapter
 
         adapter, reason = choose_adapter(options.device)
         log.info("device %s: %s", adapter.name if adapter else "cpu", reason)
         if adapter is not None:
+            if encodes:
+                from emberd.runtime.encoder import GpuEncoder
+
+                return GpuEncoder.load(options, progress)
             from emberd.runtime.runner import GpuRunner
 
             return GpuRunner.load(options, progress)
+    if encodes:
+        from emberd.reference.encoder import CpuEncoder
+
+        return CpuEncoder.load(options, progress)
     from emberd.reference.runner import CpuRunner
 
     return CpuRunner.load(options, progress)
+
+
+def make_engine(runner: AnyRunner) -> AnyEngine:
+    if isinstance(runner, EncoderRunner):
+        return EncoderEngine(runner)
+    return Engine(runner)
 
 
 class Inbox:
@@ -93,7 +117,7 @@ class Inbox:
         return message
 
 
-def load(channel: Channel, options: WorkerOptions, make_runner: MakeRunner) -> Runner | None:
+def load(channel: Channel, options: WorkerOptions, make_runner: MakeRunner) -> AnyRunner | None:
     """Load and answer with WorkerInfo, or with a LoadFailure and None."""
     sent = 0.0
 
@@ -116,13 +140,14 @@ def load(channel: Channel, options: WorkerOptions, make_runner: MakeRunner) -> R
     return None
 
 
-def serve(channel: Channel, inbox: Inbox, engine: Engine) -> None:
+def serve(channel: Channel, inbox: Inbox, engine: AnyEngine) -> None:
     """Step while there is work, wait for a message while there is none. Ends only by an exception:
     EOFError when the gateway is gone, anything else when a step failed."""
+    told = StepMessage(())
     while True:
         refusals = []
         for message in inbox.take_all(wait=not engine.has_work):
-            if isinstance(message, GenerateRequest):
+            if isinstance(message, GenerateRequest | EmbedRequest):
                 try:
                     engine.add(message)
                 except EmberdError as error:
@@ -130,11 +155,13 @@ def serve(channel: Channel, inbox: Inbox, engine: Engine) -> None:
             elif isinstance(message, Cancel):
                 engine.cancel(message.request_id)
         step = _step(channel, engine)
-        if refusals or step.updates:
+        counts = replace(step, updates=())
+        if refusals or step.updates or counts != told:
             channel.send(replace(step, updates=(*refusals, *step.updates)))
+            told = counts
 
 
-def _step(channel: Channel, engine: Engine) -> StepMessage:
+def _step(channel: Channel, engine: AnyEngine) -> StepMessage:
     try:
         return engine.step()
     except Exception as error:
@@ -142,18 +169,18 @@ def _step(channel: Channel, engine: Engine) -> StepMessage:
         raise
 
 
-def _refusal(request: GenerateRequest, error: EmberdError) -> SequenceUpdate:
+def _refusal(request: GenerateRequest | EmbedRequest, error: EmberdError) -> SequenceUpdate:
     return SequenceUpdate(request.request_id, (), "error", error=error.message)
 
 
 def main(make_runner: MakeRunner = load_runner) -> int:
     """Run a worker as the last two arguments say; returns the exit code."""
-    level, descriptor = map(int, sys.argv[-2:])
-    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+    log_level, _, log_style = sys.argv[-2].partition(":")
+    logs.setup(log_level, log_style)
     # A terminal or a service manager signals every process of the daemon; only the daemon decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    channel = Channel(socket.socket(fileno=descriptor))
+    channel = Channel(socket.socket(fileno=int(sys.argv[-1])))
     inbox = Inbox(channel)
     try:
         options = inbox.take()
@@ -162,7 +189,7 @@ def main(make_runner: MakeRunner = load_runner) -> int:
         if runner is None:
             return 1
         try:
-            serve(channel, inbox, Engine(runner))
+            serve(channel, inbox, make_engine(runner))
         finally:
             runner.close()
     except (EOFError, BrokenPipeError, ConnectionResetError):

@@ -17,7 +17,6 @@ from ...models.store import ModelStore, StoredModel
 from .shape import rfc3339
 
 Json = dict[str, Any]
-CAPABILITIES = ("completion",)  # a closed list in some clients: only Ollama's own words
 NEVER = datetime(2999, 12, 31, tzinfo=timezone.utc)
 TEMPLATE = "{{ if .System }}{{ .System }}\n\n{{ end }}{{ .Prompt }}"
 """Clients look into it for .Tools and .Suffix, which are not served; prompts are made by the file's own template."""
@@ -41,7 +40,7 @@ def list_item(stored: StoredModel, config: Config) -> Json:
         "size": stored.size,
         "digest": stored.facts.digest,
         "details": details(stored),
-        "capabilities": list(CAPABILITIES),
+        "capabilities": list(stored.facts.capabilities),
         "context_length": context_length(stored, config),
     }
 
@@ -57,7 +56,12 @@ def running_item(model: LoadedModel) -> Json:
         "expires_at": rfc3339(model.expires_at or NEVER),
         "size_vram": size if model.info.device_kind == "gpu" else 0,
         "context_length": model.context_length,
-        "emberd": {"device": model.info.device, "active": model.active},
+        "emberd": {
+            "device": model.info.device,
+            "active": model.active,
+            "blocks": model.info.num_blocks,
+            "blocks_free": model.worker.stats.num_free_blocks,
+        },
     }
 
 
@@ -96,7 +100,7 @@ def show(store: ModelStore, config: Config, name: str, verbose: bool) -> Json:
         "template": TEMPLATE,
         "details": details(stored),
         "model_info": info,
-        "capabilities": list(CAPABILITIES),
+        "capabilities": list(stored.facts.capabilities),
         "modified_at": rfc3339(stored.modified),
     }
 

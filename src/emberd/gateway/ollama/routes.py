@@ -97,8 +97,6 @@ for _method, _path in (
     ("POST", "/create"),
     ("POST", "/copy"),
     ("DELETE", "/delete"),
-    ("POST", "/embed"),
-    ("POST", "/embeddings"),
     ("GET", "/blobs/{digest}"),  # HEAD too
     ("POST", "/blobs/{digest}"),
     ("POST", "/me"),

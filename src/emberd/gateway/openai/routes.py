@@ -156,7 +156,7 @@ def _model(service: Service, stored: StoredModel) -> dict[str, Any]:
         "max_model_len": context_length,
         "context_length": context_length,
         "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
-        "capabilities": ["completion"],
+        "capabilities": list(facts.capabilities),
         "loaded": loaded is not None,
         "meta": {
             "n_ctx": context_length,
