@@ -46,9 +46,7 @@ class ModelManager:
         self._start_worker = start_worker
         self._loaded: dict[Path, LoadedModel] = {}
         self._loading: dict[Path, asyncio.Task[LoadedModel]] = {}
-        self._wishes: dict[
-            Path, float
-        ] = {}  # keep-alive of the models that load: the latest request's
+        self._wishes: dict[Path, float] = {}  # keep-alive of models that load, the latest given
         self._expiry: dict[Path, asyncio.TimerHandle] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._pinned: set[Path] = set()

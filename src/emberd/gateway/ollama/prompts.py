@@ -58,9 +58,8 @@ def chat_prompt(model: LoadedModel, body: ChatRequest, cut: Cut) -> PromptIds:
             raise
         kept, ids = _newest_turns(messages, encode)
         cut.num_messages = len(messages) - len(kept)
-        cut.num_tokens = error.num_prompt_tokens - len(
-            ids
-        )  # or more: long prompts are not counted to the end
+        # Or more: a prompt that is far too long is not counted to its end.
+        cut.num_tokens = error.num_prompt_tokens - len(ids)
     return PromptIds((tuple(ids),))
 
 
