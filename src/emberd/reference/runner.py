@@ -24,6 +24,9 @@ from .threads import BlasThreads, num_cores
 from .transformer import hidden_states, layer_rope_tables, logits
 from .weights import Weights, load_weights
 
+MAX_STEP_TOKENS = 128
+"""More make steps of seconds, for which running replies wait, and prefill no faster."""
+
 
 class CpuRunner:
     """Implements `protocol.Runner`: `submit` computes the step, `collect` hands its output over."""
@@ -35,7 +38,8 @@ class CpuRunner:
         """Raises `ModelLoadError` where not even one KV block fits into memory."""
         self.weights = weights
         self.max_sequences = options.max_sequences
-        self.max_batch_tokens = options.max_batch_tokens
+        most = max(MAX_STEP_TOKENS, options.max_sequences)
+        self.max_batch_tokens = min(options.max_batch_tokens, most)
         free_bytes = psutil.virtual_memory().available
         self.context_length, self.num_blocks = plan_cache(weights.spec, options, free_bytes)
         self._cache = KVCache.allocate(weights.spec, self.num_blocks * BLOCK_SIZE)
