@@ -18,7 +18,7 @@ from emberd.cli.models import _moment
 from emberd.cli.output import size_words, time_words
 from emberd.cli.serve import _hint
 from emberd.cli.settings import flag_of
-from emberd.config import settings
+from emberd.config import Config, settings
 from emberd.models.store import ModelStore
 from tiny_gguf import chain_model, random_model
 
@@ -125,7 +125,8 @@ def test_serve_ends_at_once_where_a_model_cannot_be_read(
 
 def test_readme_shows_the_line_that_serve_prints() -> None:
     root = Path(__file__).parents[2]
-    hint = _hint(ModelStore(root, root), ["smollm2:latest"], "http://127.0.0.1:11434")
+    store = ModelStore(root, root)
+    hint = _hint(Config(), store, ["smollm2:latest"], "http://127.0.0.1:11434")
     assert hint.startswith("try: ") and '"temperature": 0' in hint
     assert f"\n{hint}\n" in (root / "README.md").read_text()
     quickstart = (root / "docs" / "quickstart.md").read_text()
