@@ -66,6 +66,7 @@ def test_variables_are_read_and_overrides_win() -> None:
         ("EMBERD_SHUTDOWN_GRACE", "-3s"),
         ("EMBERD_LOG_LEVEL", "loud"),
         ("EMBERD_CTX", "0"),
+        ("OLLAMA_HOST", "a b"),
         ("OLLAMA_HOST", "127.0.0.1:port"),
     ],
 )

@@ -58,7 +58,7 @@ def parse_duration(text: str) -> float:
     elif parts and "".join(number + unit for number, unit in parts) == body:
         seconds = sum(float(number) * _UNITS_OF_TIME[unit] for number, unit in parts)
     else:
-        raise ValueError(f"'{text}' is not a duration; write seconds, or as 30s, 5m or 1h30m")
+        raise ValueError(f"'{text:.64}' is not a duration; write seconds, or as 30s, 5m or 1h30m")
     return sign * seconds
 
 
@@ -359,6 +359,8 @@ def _ollama_settings(environ: Mapping[str, str]) -> dict[str, Any]:
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         port = parts.port
+        if re.search(r"\s", address):
+            raise ValueError("it holds a space")
     except ValueError as error:
         raise ConfigError(f"OLLAMA_HOST: '{address}' is not a host and port: {error}") from None
     if parts.hostname:

@@ -37,15 +37,25 @@ class BadRequestError(EmberdError):
 
 
 class ContextOverflowError(BadRequestError):
-    """The prompt alone does not fit. Carries both numbers, which clients read."""
+    """The prompt alone does not fit. Carries both numbers, which clients read.
+
+    `at_least`: the prompt was counted only as far as it took to know.
+    """
 
     def __init__(
-        self, num_prompt_tokens: int, context_length: int, param: str = "messages"
+        self,
+        num_prompt_tokens: int,
+        context_length: int,
+        param: str = "messages",
+        *,
+        at_least: bool = False,
     ) -> None:
+        counted = f" The prompt has at least {num_prompt_tokens} tokens." if at_least else ""
         super().__init__(
             f"This model's maximum context length is {context_length} tokens, and the request "
             f"({num_prompt_tokens} tokens) exceeds the available context size "
-            f"({context_length} tokens). Shorten the prompt, or serve a larger context with --ctx.",
+            f"({context_length} tokens).{counted} Shorten the prompt, or serve a larger context with "
+            "--ctx.",
             param,
         )
         self.num_prompt_tokens = num_prompt_tokens

@@ -16,8 +16,10 @@ from emberd import __version__
 from emberd.cli.app import app
 from emberd.cli.models import _moment
 from emberd.cli.output import size_words, time_words
+from emberd.cli.serve import _hint
 from emberd.cli.settings import flag_of
-from emberd.config import settings
+from emberd.config import Config, settings
+from emberd.models.store import ModelStore
 from tiny_gguf import chain_model, random_model
 
 COMMANDS = sorted(
@@ -107,6 +109,28 @@ def test_domain_errors_are_one_line_and_exit_code_1(
     emberd_cli: Emberd, arguments: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     assert_one_clear_line(emberd_cli(*arguments), *words)
+
+
+@pytest.mark.parametrize("cut", [4, 200])
+def test_serve_ends_at_once_where_a_model_cannot_be_read(
+    emberd_cli: Emberd, models_dir: Path, cut: int
+) -> None:
+    """K28: one line, no address, no line to try."""
+    file = chain_model(models_dir / "tiny.gguf", {})
+    file.write_bytes(file.read_bytes()[:cut])
+    result = emberd_cli("serve", "--model", str(file), "--port", "0")
+    assert_one_clear_line(result, "tiny.gguf")
+    assert result.out == ""
+
+
+def test_readme_shows_the_line_that_serve_prints() -> None:
+    root = Path(__file__).parents[2]
+    store = ModelStore(root, root)
+    hint = _hint(Config(), store, ["smollm2:latest"], "http://127.0.0.1:11434")
+    assert hint.startswith("try: ") and '"temperature": 0' in hint
+    assert f"\n{hint}\n" in (root / "README.md").read_text()
+    quickstart = (root / "docs" / "quickstart.md").read_text()
+    assert f"\n{hint.removeprefix('try: ')}\n" in quickstart
 
 
 def test_bad_variable_is_named(emberd_cli: Emberd, monkeypatch: pytest.MonkeyPatch) -> None:

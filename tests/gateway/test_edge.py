@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -100,6 +101,23 @@ def test_half_a_surrogate_pair_is_no_error(make_site: MakeSite) -> None:
     content = rb'{"model": "tiny", "prompt": "\ud83da", "stream": false}'
     response = send(make_site(), "POST", "/api/generate", content=content)
     assert response.json()["response"] == "Hello world"
+
+
+def test_a_whole_url_as_target_is_served(make_site: MakeSite) -> None:
+    """RFC 9112, 3.2.2: every server accepts the form that proxies are sent."""
+
+    async def work() -> bytes:
+        async with make_site().listening() as (url, _):
+            host, port = url.removeprefix("http://").split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            target = f"HTTP://{host}:{port}/v1/models?a=b"
+            lines = (f"GET {target} HTTP/1.1", f"Host: {host}", "Connection: close", "", "")
+            writer.write("\r\n".join(lines).encode())
+            answer = await reader.read()
+            writer.close()
+            return answer
+
+    assert run(work()).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize(

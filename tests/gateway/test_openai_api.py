@@ -322,9 +322,9 @@ def test_completion_choices_of_several_prompts_are_counted_through_ok02(
     [
         ({"prompt": 5}, "prompt"),
         ({"prompt": []}, "prompt"),
-        ({"prompt": ""}, "prompt"),
         ({"prompt": [512]}, "prompt"),
         ({"prompt": [[1], [-1]]}, "prompt"),
+        ({"prompt": [1e300]}, "prompt"),
         ({"best_of": 3}, "best_of"),
         ({"echo": True}, "echo"),
         ({"logprobs": 0}, "logprobs"),
@@ -336,6 +336,50 @@ def test_wrong_completions_are_refused(make_site: MakeSite, fields: Json, param:
     status, answer, _ = post(make_site(), "/v1/completions", body)
     assert status == 400
     assert answer["error"]["param"] == param
+    assert len(answer["error"]["message"]) < 200
+
+
+def test_no_prompt_is_the_beginning_of_a_text(make_site: MakeSite) -> None:
+    site = make_site()
+    assert post(site, "/v1/completions", {"model": "tiny", "prompt": "", "max_tokens": 1})[0] == 200
+    (request,) = site.workers[0].requests
+    assert len(request.token_ids) == 1  # BOS
+
+
+@pytest.mark.parametrize(
+    "name", ["self", "tokenizer", "template", "context", "environment", "", "a b", "extra", "vars"]
+)
+def test_template_variables_may_have_any_name_oc08(make_site: MakeSite, name: str) -> None:
+    status, answer, _ = chat(make_site(), "a", chat_template_kwargs={name: 1})
+    assert status == (400 if name == "template" else 200)
+    if status == 400:
+        assert answer["error"]["param"] == f"chat_template_kwargs.{name}"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("/v1/completions", {"prompt": ["a"] * 5}, "prompt"),
+        ("/v1/completions", {"prompt": ["a"] * 2, "n": 3}, "n"),
+        ("/v1/chat/completions", {"messages": chat_body("a")["messages"], "n": 5}, "n"),
+    ],
+)
+def test_more_sequences_than_may_ever_wait_are_a_fault_of_the_caller_k14_ht15(
+    make_site: MakeSite, path: str, fields: Json, param: str
+) -> None:
+    site = make_site(queue_limit=4)
+    status, answer, headers = post(site, path, {"model": "tiny", **fields})
+    assert (status, answer["error"]["param"]) == (400, param)
+    assert "4 (EMBERD_QUEUE_LIMIT)" in answer["error"]["message"]
+    assert "retry-after" not in headers
+
+
+def test_the_reason_of_a_fault_in_a_union_is_told(make_site: MakeSite) -> None:
+    answer = chat(make_site(), "a", stop=["x"] * 65)[1]
+    assert "at most 64 items" in answer["error"]["message"]
+    answer = chat(make_site(), "a", keep_alive="x" * 5000)[1]
+    assert "not a duration" in answer["error"]["message"]
+    assert len(answer["error"]["message"]) < 200
 
 
 def test_sampling_reaches_the_worker_with_openai_defaults(make_site: MakeSite) -> None:

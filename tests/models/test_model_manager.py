@@ -119,6 +119,70 @@ def test_unload_waits_for_running_replies(site: Site) -> None:
     run(work())
 
 
+@pytest.mark.parametrize("stays", [True, False], ids=["waiting", "gone"])
+def test_zero_while_the_model_loads_unloads_it_after_the_replies_k31_ol06(
+    site: Site, stays: bool
+) -> None:
+    async def work() -> None:
+        site.load_gate = asyncio.Event()
+        first = asyncio.ensure_future(site.manager.acquire("tiny"))
+        await site.until(lambda: site.manager._loading)
+        await site.manager.unload("tiny")
+        if not stays:
+            first.cancel()
+        site.load_gate.set()
+        if stays:
+            model = await first
+            assert site.manager.loaded() == [model]
+            site.manager.release(model)
+        await site.until(lambda: site.workers and not site.workers[0].alive)
+        assert not site.manager.loaded()
+        await site.manager.close()
+
+    run(work())
+
+
+def test_the_latest_keep_alive_of_those_who_wait_for_a_load_counts_k31(site: Site) -> None:
+    async def work() -> None:
+        site.load_gate = asyncio.Event()
+        first = asyncio.ensure_future(site.manager.acquire("tiny", 0))
+        await site.until(lambda: site.manager._loading)
+        await site.manager.unload("tiny")
+        second = asyncio.ensure_future(site.manager.acquire("tiny", 40))
+        await asyncio.sleep(0.05)
+        site.load_gate.set()
+        assert (await first) is (await second)
+        assert first.result().keep_alive == 40
+        site.load_gate.clear()
+        await site.manager.close()
+
+    run(work())
+
+
+def test_a_failed_load_leaves_no_keep_alive_behind(site: Site) -> None:
+    async def work() -> None:
+        site.load_error = refused()
+        with pytest.raises(ModelLoadError):
+            await site.manager.acquire("tiny", 0)
+        site.load_error = None
+        model = await site.manager.acquire("tiny")
+        assert model.keep_alive == site.config.keep_alive
+        await site.manager.close()
+
+    run(work())
+
+
+def test_a_failed_preload_is_said_once(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        site.load_error = refused()
+        site.manager.preload(["tiny"])
+        await asyncio.gather(*site.manager._closing)
+        await site.manager.close()
+
+    run(work())
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
 def test_a_dead_worker_is_dropped_and_the_next_request_loads_again(site: Site) -> None:
     async def work() -> None:
         model = await site.manager.acquire("tiny")

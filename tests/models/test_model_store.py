@@ -38,6 +38,18 @@ def test_models_are_found_and_named_by_file_and_folder(store: ModelStore) -> Non
     assert names == {"Alpha:latest", "beta:Q4", "beta:q8", "hf.co/owner/gamma:F16"}
 
 
+def test_what_is_left_out_is_said_once(
+    store: ModelStore, small: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copy(small, store.models_dir / "a:b.gguf")
+    for _ in range(2):
+        assert "a:b" not in str([model.name for model in store.models()])
+    said = sorted(record.getMessage() for record in caplog.records)
+    assert len(said) == 2
+    assert "a:b.gguf" in said[0] and "rename" in said[0]
+    assert "broken.gguf" in said[1]
+
+
 def test_newest_first(store: ModelStore) -> None:
     newest = store.models_dir / "beta" / "q8.gguf"
     os.utime(newest, (4e9, 4e9))

@@ -63,6 +63,17 @@ def test_it_is_a_runner(runner: CpuRunner) -> None:
     assert info.kv_bytes == info.num_blocks * info.block_size * token_bytes(runner.weights.spec)
 
 
+@pytest.mark.parametrize(
+    ("asked", "max_sequences", "served"), [(512, 6, 128), (100, 6, 100), (512, 200, 200)]
+)
+def test_a_step_is_short_but_every_sequence_has_a_place_in_it(
+    weights: Weights, asked: int, max_sequences: int, served: int
+) -> None:
+    """A step of many tokens takes seconds, for which running replies wait (K11)."""
+    options = replace(OPTIONS, max_batch_tokens=asked, max_sequences=max_sequences)
+    assert CpuRunner(weights, options).max_batch_tokens == served
+
+
 @pytest.mark.parametrize("chunk", [1, 15, 16, 17, 40])
 def test_chunked_prefill_equals_one_pass(
     runner: CpuRunner, weights: Weights, rng: np.random.Generator, chunk: int

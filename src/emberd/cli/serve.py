@@ -27,6 +27,8 @@ def serve(config: Config) -> None:
         logger.warning("every user of this machine may read the key file; chmod 600 it")
     store = ModelStore(config.models_dir, config.cache_dir)
     names = [store.register(entry) for entry in config.models]
+    for name in names:
+        store.find(name)  # a file that cannot be served is said now, not by the first request
     if config.device not in ("auto", "cpu"):
         from ..runtime.device import choose_adapter
 
@@ -50,6 +52,7 @@ def _hint(config: Config, store: ModelStore, names: list[str], place: str) -> st
         {
             "model": short_name(known[0]),
             "messages": [{"role": "user", "content": "What is the capital of France?"}],
+            "temperature": 0,
         }
     )
     where = f"--unix-socket {place} http://localhost" if config.socket else place

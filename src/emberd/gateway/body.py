@@ -5,15 +5,24 @@ Knows no route and no dialect; every fault is a BadRequestError.
 
 from __future__ import annotations
 
-import asyncio
 import json
+import json.scanner
 import re
 import reprlib
 from collections.abc import Sequence
+from itertools import islice
 from typing import Annotated, Any, TypeVar, get_args
 
 from fastapi import Request
-from pydantic import AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Strict, ValidationError
+from pydantic import (
+    AllowInfNan,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Strict,
+    ValidationError,
+)
 
 from ..errors import BadRequestError
 from .encoding import BodyTooLargeError, decompress
@@ -21,7 +30,8 @@ from .encoding import BodyTooLargeError, decompress
 Json = dict[str, Any]
 _IGNORED_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _MAX_IGNORED = 32
-_LARGE = 1 << 18  # bytes; reading more holds up other requests' tokens
+LARGE = 1 << 18
+"""Bytes from which on a body is to be read in a thread; it is scanned so that others run meanwhile."""
 
 
 def _whole(value: Any) -> Any:
@@ -34,6 +44,17 @@ Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Strict()]
 
 
+class _FirstFault(FailFast):
+    __hash__ = object.__hash__  # members of unions must have one
+
+
+FIRST_FAULT = _FirstFault()
+"""Of a list: one fault is enough. Of a million each would be described before the first is told."""
+
+MAX_MESSAGES = 10_000
+"""More than any conversation has. Checking each takes its time, and nothing else runs meanwhile."""
+
+
 class Schema(BaseModel):
     """A body or a part of one. Fields that it does not name are ignored, null means absent."""
 
@@ -43,22 +64,15 @@ class Schema(BaseModel):
 S = TypeVar("S", bound=Schema)
 
 
-async def read_json(request: Request, limit: int) -> Json:
-    """The body as a JSON object. Raises BadRequestError or BodyTooLargeError."""
-    encoding = request.headers.get("content-encoding", "")
-    raw = await _read(request, limit)
-    if encoding or len(raw) > _LARGE:
-        return await asyncio.to_thread(_load, raw, encoding, limit)
-    return _load(raw, encoding, limit)
-
-
-def _load(raw: bytes, encoding: str, limit: int) -> Json:
+def load(raw: bytes, encoding: str, limit: int) -> Json:
+    """The bytes of a body as a JSON object. Raises BadRequestError or BodyTooLargeError."""
     plain = decompress(raw, encoding, limit)
     if not plain.strip():
         raise BadRequestError("missing request body")
+    decoder = (_DECODER if len(plain) <= LARGE else _PATIENT_DECODER).decode
     try:
         text = plain.decode("utf-8-sig")
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = decoder(text)
     except UnicodeDecodeError as error:
         raise BadRequestError(f"the request body is not UTF-8 at byte {error.start}") from None
     except RecursionError:
@@ -77,7 +91,7 @@ def parse(schema: type[S], body: Json) -> S:
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=False)
         same_field = [one for one in errors if one["loc"][:1] == errors[0]["loc"][:1]]
-        first = max(same_field, key=lambda one: _path(one["loc"], body).count("["))  # of a union
+        first = max(same_field, key=lambda one: _closeness(one, body))  # of a union
         path = _path(first["loc"], body)
         if first["type"] == "missing":
             raise BadRequestError(f"'{path}' is required", path) from None
@@ -85,6 +99,11 @@ def parse(schema: type[S], body: Json) -> S:
         reason = reason[0].lower() + reason[1:]
         given = reprlib.repr(first["input"])  # short, whatever was sent
         raise BadRequestError(f"'{path}': {reason}; got {given}", path) from None
+
+
+def _closeness(error: Any, body: Json) -> tuple[int, bool]:
+    """How far a member of a union got with the value before this error: what is deepest, and no wrong type."""
+    return _path(error["loc"], body).count("["), not error["type"].endswith("_type")
 
 
 def ignored_fields(body: Json, schema: type[Schema], **parts: type[Schema]) -> list[str]:
@@ -104,7 +123,7 @@ def ignored_fields(body: Json, schema: type[Schema], **parts: type[Schema]) -> l
 def ignored_header(body: Json, schema: type[Schema], **parts: type[Schema]) -> dict[str, str]:
     """The response header that lists them; empty if there are none."""
     names = ignored_fields(body, schema, **parts)
-    shown = [name for name in names if _IGNORED_NAME.fullmatch(name)][:_MAX_IGNORED]
+    shown = list(islice((name for name in names if _IGNORED_NAME.fullmatch(name)), _MAX_IGNORED))
     return {"x-emberd-ignored": ", ".join(shown)} if shown else {}
 
 
@@ -126,7 +145,8 @@ def _part(schema: type[Schema], name: str) -> type[Schema] | None:
     return found[0] if len(found) == 1 else None
 
 
-async def _read(request: Request, limit: int) -> bytes:
+async def read_bytes(request: Request, limit: int) -> bytes:
+    """The body as it came. Raises BodyTooLargeError."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit):
         raise BodyTooLargeError(limit)
@@ -141,6 +161,18 @@ async def _read(request: Request, limit: int) -> bytes:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+class _PatientDecoder(json.JSONDecoder):
+    """Scans in Python: several times slower, but the event loop gets its turns."""
+
+    def __init__(self) -> None:
+        super().__init__(parse_constant=_refuse_constant)
+        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_PATIENT_DECODER = _PatientDecoder()
 
 
 def _without_surrogates(value: Any) -> Any:

@@ -61,13 +61,17 @@ class Conversation:
 
     continued: str = ""  # the beginning of the reply; where there is one, the model does not think
 
-    def read(self, model: ModelText, name: str) -> tuple[tuple[int, ...], ReplyFormat]:
+    def read(
+        self, model: ModelText, name: str, context_length: int | None = None
+    ) -> tuple[tuple[int, ...], ReplyFormat]:
         """Prompt ids, ready for the reply, and how the reply is to be read. Raises BadRequestError, in
-        which `name` is the model's."""
-        ids, form = self._read(model, name)
+        which `name` is the model's, and ContextOverflowError where there is far more than `context_length`."""
+        ids, form = self._read(model, name, context_length)
         return (*ids, *model.plain_ids(self.continued)) if self.continued else ids, form
 
-    def _read(self, model: ModelText, name: str) -> tuple[tuple[int, ...], ReplyFormat]:
+    def _read(
+        self, model: ModelText, name: str, context_length: int | None
+    ) -> tuple[tuple[int, ...], ReplyFormat]:
         source = self.template if self.template is not None else model.template.source
         thinking, wish = thinking_of(source), self.thinking
         if self.continued:
@@ -84,7 +88,7 @@ class Conversation:
             variables.setdefault(support.variable, tools)
         if thinking is not None:
             variables = {**thinking.variables(wish.mode, wish.effort), **variables}
-        ids = model.chat_ids(messages, tools, self.template, **variables)
+        ids = model.chat_ids(messages, tools, self.template, context_length, **variables)
         form = ReplyFormat()
         if self.tools:
             syntax = support.syntax if support else HERMES

@@ -147,7 +147,9 @@ class _Answer:
 
 
 def _plain_path(path: str) -> str:
-    """No double and no trailing slash: both kinds of base URL are in use, and a redirect loses bodies."""
+    """No double and no trailing slash: both kinds of base URL are in use, and a redirect loses bodies. Of a whole
+    URL, as proxies are sent, the path."""
+    path = re.sub("^https?://[^/]*", "", path, flags=re.IGNORECASE)
     return re.sub("/{2,}", "/", path).rstrip("/") or "/"
 
 

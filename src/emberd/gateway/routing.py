@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any, TypeVar, cast
 
 from fastapi import Request
 
 from .. import logs
-from .body import Json, Schema, ignored_fields, parse, read_json, refuse_ignored
+from .body import LARGE, Json, Schema, ignored_fields, load, parse, read_bytes, refuse_ignored
 from .service import Service
 
 logger = logging.getLogger(__name__)
@@ -27,13 +28,19 @@ def request_id_of(request: Request) -> str:
 async def read_body(request: Request, schema: type[S]) -> tuple[S, Json]:
     """The body as `schema`, and as it came. Raises BadRequestError, BodyTooLargeError."""
     config = service_of(request).config
-    body = await read_json(request, config.max_body)
-    if config.log_prompts:
-        logger.info("request body", extra=logs.fields(body=body))
-    parsed = parse(schema, body)
-    if config.strict:
-        refuse_ignored(ignored_fields(body, schema))
-    return parsed, body
+    encoding = request.headers.get("content-encoding", "")
+    content = await read_bytes(request, config.max_body)
+
+    def read() -> tuple[S, Json]:
+        body = load(content, encoding, config.max_body)
+        if config.log_prompts:
+            logger.info("request body", extra=logs.fields(body=body))
+        parsed = parse(schema, body)
+        if config.strict:
+            refuse_ignored(ignored_fields(body, schema))
+        return parsed, body
+
+    return await asyncio.to_thread(read) if encoding or len(content) > LARGE else read()
 
 
 def documented(schema: type[Schema]) -> dict[str, Any]:

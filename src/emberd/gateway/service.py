@@ -94,6 +94,7 @@ class Service:
             load_ns = time.perf_counter_ns() - started_ns
             try:
                 ids = await asyncio.to_thread(read_prompts, model)
+                self._check_number(ids)
                 prompts = _prompts(model, ids, wish)
                 self._check_room(len(prompts) - 1)  # one place is its own already
                 generation = Generation(
@@ -182,6 +183,17 @@ class Service:
             self._num_starting -= 1
             self._see_whether_idle()
 
+    def _check_number(self, ids: PromptIds) -> None:
+        """Raises BadRequestError for more sequences than there are ever places for."""
+        limit = self.config.queue_limit
+        if len(ids.prompts) * ids.copies > limit:
+            param = "n" if len(ids.prompts) <= limit and ids.copies > 1 else ids.param
+            raise BadRequestError(
+                f"'{param}': prompts times 'n' are {len(ids.prompts)} x {ids.copies} sequences, and at most "
+                f"{limit} (EMBERD_QUEUE_LIMIT) may run or wait; send fewer prompts or a smaller 'n'",
+                param,
+            )
+
     def _check_room(self, num_new: int) -> None:
         if self.leaving:
             raise OverloadedError(LEAVING)
@@ -189,7 +201,7 @@ class Service:
         if taken + num_new > limit:
             raise QueueFullError(
                 "server busy, please try again. maximum pending requests exceeded: "
-                f"{taken} of {limit} (EMBERD_QUEUE_LIMIT) are running or waiting"
+                f"{taken} of {limit} (EMBERD_QUEUE_LIMIT) are running or waiting, and {num_new} would join"
             )
 
     def _ended(self, generation: Generation) -> None:

@@ -6,6 +6,7 @@ What the gateway talks to. Knows nothing of HTTP or of either protocol.
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -16,6 +17,7 @@ from ..errors import BadRequestError, ModelFileError
 from ..gguf.reader import GGUFFile
 from ..protocol import EmbedRequest, GenerateRequest, SequenceUpdate, StepMessage, WorkerInfo
 from ..text.detokenize import Detokenizer
+from ..text.lengths import refuse_overlong
 from ..text.template import ChatTemplate, render_to_ids
 from ..text.tokenizer import Tokenizer
 from .facts import sampling_hints
@@ -77,11 +79,16 @@ class ModelText:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         template: str | None = None,
+        context_length: int | None = None,
+        /,
         **variables: Any,
     ) -> list[int]:
-        """Prompt ids of a conversation, ready for the reply. Blocks; raises BadRequestError."""
+        """Prompt ids of a conversation, ready for the reply. Blocks; raises BadRequestError, and
+        ContextOverflowError where the prompt is far longer than `context_length`."""
         chosen = self.template if template is None else ChatTemplate(template, self.tokenizer)
-        return render_to_ids(chosen, self.tokenizer, messages, tools=tools, **variables)
+        return render_to_ids(
+            chosen, self.tokenizer, messages, context_length, tools=tools, **variables
+        )
 
     def plain_ids(self, text: str) -> list[int]:
         """Ids of text that goes on after a prompt, of which nothing is read as a control token."""
@@ -131,8 +138,12 @@ class LoadedModel:
         return since + timedelta(seconds=self.keep_alive)
 
     def raw_ids(self, prompt: str) -> list[int]:
-        """Ids of text as it is: control tokens are read, BOS stands once where the model wants it. Blocks."""
-        return self.tokenizer.encode_prompt(prompt)
+        """Ids of text as it is: control tokens are read, BOS stands once where the model wants it. No text is
+        the beginning of one: BOS, where there is one. Blocks; raises ContextOverflowError where the prompt is
+        far too long."""
+        refuse_overlong(self.tokenizer, prompt, self.context_length, "prompt")
+        ids = self.tokenizer.encode_prompt(prompt)
+        return ids if ids or self.tokenizer.bos_id is None else [self.tokenizer.bos_id]
 
     def embed_ids(self, text: str) -> list[int]:
         """Ids of a text to embed, between the tokens that the model wants around one. Blocks."""
@@ -144,7 +155,7 @@ class LoadedModel:
         for position, token_id in enumerate(ids):
             if not 0 <= token_id < size:
                 raise BadRequestError(
-                    f"'{param}': {token_id} at place {position} is no token; ids go from 0 to {size - 1}",
+                    f"'{param}': {reprlib.repr(token_id)} at place {position} is no token; ids go from 0 to {size - 1}",
                     param,
                 )
         return tuple(ids)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -48,6 +49,7 @@ class ModelManager:
         self._start_worker = start_worker
         self._loaded: dict[Path, LoadedModel] = {}
         self._loading: dict[Path, asyncio.Task[LoadedModel]] = {}
+        self._wishes: dict[Path, float] = {}  # keep-alive of models that load, the latest given
         self._expiry: dict[Path, asyncio.TimerHandle] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._texts: dict[StoredModel, asyncio.Task[ModelText]] = {}
@@ -103,11 +105,13 @@ class ModelManager:
             )
         if _generates(stored):
             self._last_used = stored.name
+        wish = self._default_keep_alive(stored.path) if keep_alive is None else keep_alive
+        if (model := self._alive(stored.path)) is not None:
+            model.keep_alive = wish
         while (model := self._alive(stored.path)) is None:
-            await asyncio.shield(self._load_once(stored))
-        model.keep_alive = (
-            self._default_keep_alive(stored.path) if keep_alive is None else keep_alive
-        )
+            load = self._load_once(stored)
+            self._wishes[stored.path] = wish
+            await asyncio.shield(load)
         model.active += 1
         self._cancel_expiry(stored.path)
         return model
@@ -124,6 +128,8 @@ class ModelManager:
         """Unload `name` as soon as no reply needs it. Raises as `acquire` does for an unknown name."""
         stored = await self.find(name)
         model = self._alive(stored.path)
+        if stored.path in self._loading:
+            self._wishes[stored.path] = 0
         if model is not None:
             model.keep_alive = 0
             if model.active == 0:
@@ -151,10 +157,12 @@ class ModelManager:
     async def _preload(self, name: str) -> None:
         try:
             stored = await self.find(name)
-            self._pinned.add(stored.path)
-            self.release(await self.acquire(name))
         except EmberdError as error:
             logger.error("cannot load '%s': %s", name, error)
+            return
+        self._pinned.add(stored.path)
+        with suppress(EmberdError):  # logged when the load ended
+            self.release(await self.acquire(name))
 
     async def _stand_in(self, name: str) -> str:
         for known in self._standing:
@@ -232,12 +240,15 @@ class ModelManager:
 
     def _load_ended(self, stored: StoredModel, done: asyncio.Task[LoadedModel]) -> None:
         del self._loading[stored.path]
+        wish = self._wishes.pop(stored.path, None)
         if done.cancelled():
             return
         if error := done.exception():
             logger.error("loading '%s' failed: %s", stored.name, error)
             return
         model = done.result()
+        if wish is not None:
+            model.keep_alive = wish
         self._loaded[stored.path] = model
         self._schedule_expiry(model, at_least=1.0)  # time for those who wait to take it
         logger.info("loaded '%s' on %s", model.name, model.info.device)

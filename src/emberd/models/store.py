@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,8 @@ class ModelStore:
         for name, path in self._scan().items():
             try:
                 found.append(self._describe(name, path))
-            except ModelFileError:
-                continue  # logged when its header was read
+            except ModelFileError as error:
+                _log_left_out(path, error.message)
         return sorted(found, key=lambda model: (-model.modified.timestamp(), model.name))
 
     def find(self, name: str) -> StoredModel:
@@ -129,7 +130,6 @@ class ModelStore:
                 try:
                     known = read_facts(path, self.cache_dir)
                 except ModelFileError as error:
-                    logger.warning("model left out: %s", error)
                     known = error
                 self._facts[key] = known
         if isinstance(known, ModelFileError):
@@ -148,13 +148,25 @@ def _name_of(relative: Path) -> str:
     return f"{relative.parent.as_posix()}:{relative.stem}"
 
 
+@lru_cache(maxsize=1024)  # said once a file, not once a listing
+def _log_left_out(path: Path, reason: str) -> None:
+    logger.warning("model left out: %s", reason)
+
+
 def _gguf_files(folder: Path, depth: int) -> Iterator[Path]:
     try:
         entries = list(os.scandir(folder))
     except OSError:
         return
     for entry in entries:
-        if entry.name.startswith(".") or ":" in entry.name or "\\" in entry.name:
+        if entry.name.startswith("."):
+            continue
+        if ":" in entry.name or "\\" in entry.name:
+            if entry.name.lower().endswith(".gguf"):
+                _log_left_out(
+                    Path(entry.path),
+                    f"{entry.name}: ':' and '\\' have no place in a name; rename it",
+                )
             continue
         if entry.name.lower().endswith(".gguf") and entry.is_file():
             yield Path(entry.path)

@@ -24,6 +24,10 @@ from .threads import BlasThreads, num_cores
 from .transformer import hidden_states, layer_rope_tables, logits
 from .weights import Weights, load_weights
 
+MAX_STEP_TOKENS = 128
+"""What the engine is told to put in a step at most. A step of 512 tokens takes seconds, for which running replies
+wait; prefill is about a tenth faster with it."""
+
 
 class CpuRunner:
     """Implements `protocol.Runner`: `submit` computes the step, `collect` hands its output over."""
@@ -35,7 +39,9 @@ class CpuRunner:
         """Raises `ModelLoadError` where not even one KV block fits into memory."""
         self.weights = weights
         self.max_sequences = options.max_sequences
-        self.max_batch_tokens = options.max_batch_tokens
+        most = max(MAX_STEP_TOKENS, options.max_sequences)
+        self.max_batch_tokens = min(options.max_batch_tokens, most)
+        self._largest_batch = options.max_batch_tokens  # there are no buffers that bound it
         free_bytes = psutil.virtual_memory().available
         self.context_length, self.num_blocks = plan_cache(weights.spec, options, free_bytes)
         self._cache = KVCache.allocate(weights.spec, self.num_blocks * BLOCK_SIZE)
@@ -84,7 +90,7 @@ class CpuRunner:
     def submit(self, batch: Batch) -> None:
         """Compute the step; its output waits for `collect`."""
         assert not self._outputs, "a step is still waiting to be collected"
-        assert batch.num_tokens <= self.max_batch_tokens, "batch larger than max_batch_tokens"
+        assert batch.num_tokens <= self._largest_batch, "batch larger than max_batch_tokens"
         with self._threads.limit(prefill=batch.num_tokens > batch.num_rows):
             self._outputs.append(self._run(batch))
 

@@ -39,7 +39,9 @@ class BytePairEncoder:
         self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        # The call for batches lets other threads run meanwhile, which the one for a single text does not.
+        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
         return ids
 
 

@@ -18,6 +18,7 @@ from jinja2.exceptions import SecurityError
 from ..errors import BadRequestError
 from .bounds import TemplateTimeoutError, time_limit
 from .guard import Guarded
+from .lengths import refuse_overlong
 from .messages import Conversation, adaptations, check_depth, normalised, notation_count
 from .sandbox import TemplateRefusedError, compiled
 from .tokenizer import Tokenizer
@@ -53,6 +54,7 @@ class ChatTemplate:
         messages: Messages,
         tools: Messages | None = None,
         add_generation_prompt: bool = True,
+        /,
         **extra: Any,
     ) -> str:
         """The prompt of a conversation. `extra` are further variables of the template.
@@ -103,20 +105,20 @@ class ChatTemplate:
     def _render(self, conversation: Conversation, variables: Mapping[str, Any]) -> str:
         with time_limit():
             try:
-                return self._strict.render(messages=conversation, **variables)
+                return self._strict.render({**variables, "messages": conversation})
             except TemplateTimeoutError:
                 raise
             except SecurityError:
                 # Some templates append to lists that they made. They may, on copies of what is not theirs.
-                return self._lenient.render(
-                    messages=deepcopy(conversation), **deepcopy(dict(variables))
-                )
+                return self._lenient.render(deepcopy({**variables, "messages": conversation}))
 
 
 def render_to_ids(
     template: ChatTemplate,
     tokenizer: Tokenizer,
     messages: Messages,
+    context_length: int | None = None,
+    /,
     *,
     tools: Messages | None = None,
     add_generation_prompt: bool = True,
@@ -126,13 +128,16 @@ def render_to_ids(
     messages, tools and `extra` stay text. BOS is there once where the model wants one.
 
     The ids are those of the rendered text in one go, so nothing changes at the borders of a message.
-    Raises `BadRequestError` as `ChatTemplate.render` does.
+    Raises `BadRequestError` as `ChatTemplate.render` does, and `ContextOverflowError` where the prompt is far
+    longer than `context_length`; one that is a little longer is the caller's to find.
     """
 
     def render(messages: Messages, tools: Messages | None, extra: Mapping[str, Any]) -> str:
         return template.render(messages, tools, add_generation_prompt, **extra)
 
     prompt = render(messages, tools, extra)
+    if context_length is not None:
+        refuse_overlong(tokenizer, prompt, context_length, "messages")
     guard = Guarded(tokenizer.control_guard, template.source, messages, tools, extra)
     if not guard.needed:
         return tokenizer.encode_prompt(prompt)
@@ -172,4 +177,4 @@ def _bad_request(faults: Sequence[Exception]) -> BadRequestError:
 
 
 def _words(fault: Exception) -> str:
-    return str(fault) or type(fault).__name__
+    return str(fault).rstrip(".") or type(fault).__name__

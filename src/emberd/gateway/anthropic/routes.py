@@ -35,7 +35,7 @@ async def messages(request: Request) -> Response:
     def read_prompts(model: LoadedModel) -> PromptIds:
         if service.config.strict:
             refuse_ignored([*tools.left_out, *_unused_thinking(body, model)])
-        ids, form = conversation.read(model.text, body.model)
+        ids, form = conversation.read(model.text, body.model, model.context_length)
         return PromptIds((ids,), form=form)
 
     service = service_of(request)

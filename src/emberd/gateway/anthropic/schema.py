@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ...errors import NotSupportedError
-from ..body import Flag, Number, Schema, Text, Whole
+from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole
 from ..sampling import Sampling
 
 Blocks = list[dict[str, Any]]
@@ -49,7 +49,7 @@ class CountTokensRequest(Schema):
     """What makes the prompt."""
 
     model: Text
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES), FIRST_FAULT]
     system: Text | Blocks | None = None
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...errors import ContextOverflowError
 from ...models.loaded import LoadedModel
 from ...text.reply import ReplyFormat
 from ..conversation import Conversation
@@ -35,7 +36,7 @@ def generate_prompt(model: LoadedModel, body: GenerateRequest) -> PromptIds:
     if body.system:
         messages.insert(0, {"role": "system", "content": body.system})
     conversation = Conversation(messages, thinking=body.thinking(), template=body.template or None)
-    ids, form = conversation.read(model.text, body.model)
+    ids, form = conversation.read(model.text, body.model, model.context_length)
     if body.context:
         bos = model.tokenizer.bos_id
         ids = ids[1:] if bos is not None and ids[:1] == (bos,) else ids  # the context has it
@@ -50,25 +51,31 @@ def chat_prompt(model: LoadedModel, body: ChatRequest, cut: Cut) -> PromptIds:
 
     def read(kept: Messages) -> tuple[tuple[int, ...], ReplyFormat]:
         conversation = Conversation(kept, body.tools or None, body.thinking())
-        return conversation.read(model.text, body.model)
+        ids, form = conversation.read(model.text, body.model, model.context_length)
+        if not fits(model, len(ids)):
+            raise ContextOverflowError(len(ids), model.context_length)
+        return ids, form
 
-    ids, form = read(messages)
-    if body.truncate and not fits(model, len(ids)):
-        kept, kept_ids = _newest_turns(messages, lambda m: read(m)[0], lambda n: fits(model, n))
+    try:
+        ids, form = read(messages)
+    except ContextOverflowError as error:
+        if not body.truncate:
+            raise
+        kept, ids, form = _newest_turns(messages, read)
         cut.num_messages = len(messages) - len(kept)
-        cut.num_tokens = len(ids) - len(kept_ids)
-        ids = kept_ids
+        # Or more: a prompt that is far too long is not counted to its end.
+        cut.num_tokens = error.num_prompt_tokens - len(ids)
     return PromptIds((ids,), form=form)
 
 
 def _newest_turns(
     messages: Messages,
-    encode: Callable[[Messages], tuple[int, ...]],
-    fits: Callable[[int], bool],
-) -> tuple[Messages, tuple[int, ...]]:
-    """The most turns, counted from the end, that fit; at least the last.
+    read: Callable[[Messages], tuple[tuple[int, ...], ReplyFormat]],
+) -> tuple[Messages, tuple[int, ...], ReplyFormat]:
+    """The most turns, counted from the end, that fit.
 
-    A turn begins with a user message. System messages belong to none and always stay.
+    A turn begins with a user message. System messages belong to none and always stay. Raises
+    ContextOverflowError, as `read` does, where not even the last turn fits.
     """
     starts = [i for i, message in enumerate(messages) if message["role"] == "user"][1:]
 
@@ -77,15 +84,16 @@ def _newest_turns(
         return [m for i, m in enumerate(messages) if i >= first or m["role"] == "system"]
 
     if not starts:
-        return messages, encode(messages)
+        return messages, *read(messages)
     low, high = 1, len(starts)
     while low < high:
         middle = (low + high) // 2
-        if fits(len(encode(without(middle)))):
+        try:
+            read(without(middle))
             high = middle
-        else:
+        except ContextOverflowError:
             low = middle + 1
-    return without(low), encode(without(low))
+    return without(low), *read(without(low))
 
 
 def _message(message: Message, names: Mapping[str, str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ...config import keep_alive_seconds
 from ...errors import BadRequestError
-from ..body import Flag, Number, Schema, Text, Whole
+from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole
 from ..conversation import ThinkingWish
 from ..sampling import MAX_PENALTY_WINDOW, Sampling
 
@@ -29,7 +29,7 @@ class Options(Schema):
     repeat_penalty: Annotated[Number, Field(gt=0, le=10)] | None = None
     presence_penalty: Annotated[Number, Field(ge=-10, le=10)] | None = None
     frequency_penalty: Annotated[Number, Field(ge=-10, le=10)] | None = None
-    stop: Text | Annotated[list[Text], Field(max_length=_MAX_STOPS)] | None = None
+    stop: Text | Annotated[list[Text], Field(max_length=_MAX_STOPS), FIRST_FAULT] | None = None
 
     def sampling(self) -> Sampling:
         """Raises BadRequestError."""
@@ -100,7 +100,7 @@ class GenerateRequest(GeneratingFields):
     suffix: Text | None = None
     system: Text | None = None
     template: Text | None = None
-    context: list[Whole] | None = None
+    context: Annotated[list[Whole], FIRST_FAULT] | None = None
     raw: Flag | None = None
     images: list[Any] | None = None
 
@@ -134,7 +134,7 @@ class ToolCall(Schema):
 
 class Message(Schema):
     role: Literal["system", "user", "assistant", "tool"]
-    content: Text | list[dict[str, Any]] | None = None
+    content: Text | Annotated[list[dict[str, Any]], FIRST_FAULT] | None = None
     thinking: Text | None = None
     images: list[Any] | None = None
     tool_calls: list[ToolCall] | None = None
@@ -144,7 +144,7 @@ class Message(Schema):
 
 
 class ChatRequest(GeneratingFields):
-    messages: list[Message]
+    messages: Annotated[list[Message], Field(max_length=MAX_MESSAGES), FIRST_FAULT]
     tools: list[dict[str, Any]] | None = None
 
     def refuse_unserved(self) -> None:

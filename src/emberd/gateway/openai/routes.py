@@ -55,7 +55,7 @@ async def chat_completions(request: Request) -> Response:
     def read_prompts(model: LoadedModel) -> PromptIds:
         if service_of(request).config.strict:
             refuse_ignored(unused_fields(raw, model.text.template.source))
-        ids, form = conversation.read(model.text, body.model)
+        ids, form = conversation.read(model.text, body.model, model.context_length)
         return PromptIds((ids,), body.n or 1, form=form)
 
     limit = body.max_completion_tokens or body.max_tokens

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ...errors import BadRequestError, NotSupportedError
-from ..body import Flag, Number, Schema, Text, Whole
+from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole
 from ..sampling import MAX_PENALTY_WINDOW, Sampling
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -37,7 +37,7 @@ class SamplingFields(Schema):
     repeat_penalty: Annotated[Number, Field(gt=0, le=10)] | None = None
     repeat_last_n: Annotated[Whole, Field(ge=-1, le=MAX_PENALTY_WINDOW)] | None = None
     seed: Annotated[Whole, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
-    stop: Text | Annotated[list[Text], Field(max_length=_MAX_STOPS)] | None = None
+    stop: Text | Annotated[list[Text], Field(max_length=_MAX_STOPS), FIRST_FAULT] | None = None
     n: Annotated[Whole, Field(ge=1, le=8)] | None = None
     ignore_eos: Flag | None = None
     keep_alive: KeepAlive | None = None
@@ -80,7 +80,7 @@ class ToolCall(Schema):
 
 class ChatMessage(Schema):
     role: Role
-    content: Text | list[dict[str, Any]] | None = None
+    content: Text | Annotated[list[dict[str, Any]], FIRST_FAULT] | None = None
     name: Text | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: Text | None = None
@@ -106,7 +106,9 @@ class Thinking(Schema):
 
 
 class ChatCompletionRequest(SamplingFields):
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[
+        list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES), FIRST_FAULT
+    ]
     max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Text | dict[str, Any] | None = None
@@ -130,7 +132,12 @@ class ChatCompletionRequest(SamplingFields):
 
 
 class CompletionRequest(SamplingFields):
-    prompt: Text | list[Text] | list[Whole] | list[list[Whole]]
+    prompt: (
+        Text
+        | Annotated[list[Text], FIRST_FAULT]
+        | Annotated[list[Whole], FIRST_FAULT]
+        | Annotated[list[Annotated[list[Whole], FIRST_FAULT]], FIRST_FAULT]
+    )
     best_of: Whole | None = None
     echo: Flag | None = None
     logprobs: Whole | None = None
