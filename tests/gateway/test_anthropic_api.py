@@ -1,4 +1,7 @@
-"""POST /v1/messages and its relatives without sockets, and the bytes of its streams (AN-01 to AN-26, HT-30..33)."""
+"""POST /v1/messages and its relatives without sockets, and the bytes of its streams (AN-01 to AN-26, HT-30..33).
+
+Longer than 400 lines because one API, and its tests share their requests and their reader of events.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""OpenAI routes, whole answers and what is refused (OC-, OK-, OM-, K03-K05, K10, K14, K16, K23, K36)."""
+"""OpenAI routes, whole answers and what is refused (OC-, OK-, OM-, K03-K05, K10, K14, K16, K23, K36).
+
+Longer than 400 lines because one API, and its tests share their requests.
+"""
 
 from __future__ import annotations
 

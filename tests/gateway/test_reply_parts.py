@@ -1,5 +1,8 @@
 """Tool calls and thinking on the wire of both APIs, with scripted models (K06, K07, OC-12, OC-22 to OC-24, OC-29,
-OL-10, OL-22 to OL-24)."""
+OL-10, OL-22 to OL-24).
+
+Longer than 400 lines because the two APIs are held against the same scripts.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 `body` turns token ids into hidden states and writes the KV cache; `head` turns chosen hidden states
 into logits. T tokens, D hidden size, H heads, KVH key/value heads, hd head size, F feed-forward size.
+
+Longer than 400 lines because it is the one forward pass, fused and plain forms side by side.
 """
 
 from __future__ import annotations
@@ -61,9 +63,9 @@ class Transformer:
         sizes = {"rows": rows, "num_kv_heads": self.weights.spec.num_kv_heads}
         return ops.decode_splits(self.kernels.device, context=context, **sizes)
 
-    def _group(self, rows: int) -> int:
-        """How many int8 activations share a scale: 16 where matvec reads them, which costs it nothing."""
-        return 16 if rows <= self.table.matvec.tokens else QUANT_RUN
+    def _q8(self, made: QuantizedActivations, rows: int) -> QuantizedActivations:
+        """The first rows, of which 16 values share a scale where matvec reads them: that costs it nothing."""
+        return made.first_rows(rows, 16 if rows <= self.table.matvec.tokens else QUANT_RUN)
 
     def body(self, inputs: StepInputs, shape: Shape) -> list[Dispatch]:
         """Embedding and all layers; leaves the hidden states in `scratch.hidden`."""
@@ -109,10 +111,7 @@ class Transformer:
     def head(self, hidden_rows: Tensor, count: Tensor, rows: int) -> list[Dispatch]:
         """Logits (rows, V) of the hidden states at `hidden_rows` (token places), in `scratch.logits`."""
         weights, scratch = self.weights, self.scratch
-        last = Input(
-            first_rows(scratch.last_normed, rows),
-            scratch.last_normed_q8.first_rows(rows, self._group(rows)),
-        )
+        last = Input(first_rows(scratch.last_normed, rows), self._q8(scratch.last_normed_q8, rows))
         steps = self._norm_rows(
             scratch.hidden, weights.output_norm, last, weights.output, rows, hidden_rows
         )
@@ -126,8 +125,8 @@ class Transformer:
         scratch = self.scratch
         floats = first_rows(scratch.normed, rows)
         if ready:
-            return Input(floats, scratch.next_input.first_rows(rows, self._group(rows)))
-        out = Input(floats, scratch.normed_q8.first_rows(rows, self._group(rows)))
+            return Input(floats, self._q8(scratch.next_input, rows))
+        out = Input(floats, self._q8(scratch.normed_q8, rows))
         hidden = first_rows(scratch.hidden, rows)
         steps += self._norm_rows(hidden, weight, out, reader, rows)
         return out
@@ -182,7 +181,7 @@ class Transformer:
         steps += self._project(layer.qkv, normed, outputs, inputs["num_tokens"], rows)
 
         attended = first_rows(scratch.attended, rows)
-        out = Input(flat(attended), scratch.attended_q8.first_rows(rows, self._group(rows)))
+        out = Input(flat(attended), self._q8(scratch.attended_q8, rows))
         quantize = layer.o.matrices[0].is_quantized
         straight = quantize and not shape.tiles and spec.head_dim % QUANT_RUN == 0
         if shape.decode_rows:
@@ -295,10 +294,7 @@ class Transformer:
     ) -> Input:
         """activation(gate) · up, in one dispatch where both are one matrix and `down` takes int8."""
         spec, scratch, count = self.weights.spec, self.scratch, inputs["num_tokens"]
-        out = Input(
-            first_rows(scratch.activated, rows),
-            scratch.activated_q8.first_rows(rows, self._group(rows)),
-        )
+        out = Input(first_rows(scratch.activated, rows), self._q8(scratch.activated_q8, rows))
         matrix, activation = layer.gate_up.matrices[0], spec.activation
         quantize = layer.down.matrices[0].is_quantized
         whole = quantize and len(layer.gate_up.matrices) == 1
@@ -400,7 +396,7 @@ class Transformer:
                 x.q8,
                 hidden,
                 following[0],
-                scratch.next_input.first_rows(rows, self._group(rows)),
+                self._q8(scratch.next_input, rows),
                 rows=rows,
                 count=count,
                 table=self.table.matvec,
