@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from emberd.errors import DeviceError
+from emberd.gguf.rope import rope_tables
 from emberd.reference import ops as reference
 from emberd.runtime import ops
 from emberd.runtime.activations import QuantizedActivations, activations
@@ -85,7 +86,7 @@ class NewTokens:
         norms: bool,
     ) -> NewTokens:
         rope_dim = head_dim - head_dim % 4 if norms else head_dim
-        cos, sin = reference.rope_tables(rope_dim, 10000.0, 1.0, None, 400)
+        cos, sin = rope_tables(rope_dim, 10000.0, 1.0, None, 400)
         return cls(
             rng.standard_normal((rows, heads + 2 * kv_heads, head_dim), np.float32),
             cos,

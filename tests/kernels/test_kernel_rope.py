@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from emberd.gguf.rope import rope_tables
 from emberd.reference import ops as reference
 from emberd.runtime import ops
 from emberd.runtime.device import Device
@@ -43,7 +44,7 @@ def test_rope_kv_write_matches_reference(
     positions = rng.integers(0, NUM_POSITIONS, rows).astype(np.int32)
     slots = rng.permutation(NUM_SLOTS)[:rows].astype(np.int32)
     slots[2] = -1
-    cos, sin = reference.rope_tables(rope_dim, 10000.0, 1.0, None, NUM_POSITIONS)
+    cos, sin = rope_tables(rope_dim, 10000.0, 1.0, None, NUM_POSITIONS)
     q_norm, k_norm = rng.standard_normal((2, head_dim), np.float32)
     caches = rng.standard_normal((2, NUM_SLOTS, kv_heads, head_dim)).astype(np.float16)
     k_cache, v_cache = (device.upload(_words(cache)) for cache in caches)

@@ -16,10 +16,10 @@ from random_weights import VARIANTS, VOCAB, random_weights
 import tiny_gguf
 from batches import GREEDY, Row, make_batch
 from emberd.errors import ModelLoadError
+from emberd.gguf.rope import rope_tables
 from emberd.gguf.spec import open_model
 from emberd.protocol import FROM_LAST_STEP, Runner, SamplingParams, WorkerOptions
 from emberd.reference.kv_cache import BLOCK_SIZE, DEFAULT_CONTEXT, plan_cache, token_bytes
-from emberd.reference.ops import rope_tables
 from emberd.reference.runner import CpuRunner
 from emberd.reference.transformer import forward, layer_rope_tables
 from emberd.reference.weights import Weights, load_weights

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from emberd.gguf.rope import rope_tables
 from emberd.reference import ops
 from tolerance import check
 
@@ -102,7 +103,7 @@ def test_matmul_q8_multiplies_what_quantize_q8_left(rng: np.random.Generator) ->
 def test_rope_tables_hold_the_angles(position: int) -> None:
     """K26: angle i is pos · base^(-2i/d) / factor_i, at far positions too."""
     factors = np.array([1, 1, 1.65133, 3.29226, 9.66673, 32, 32, 32], dtype=np.float32)
-    cos, sin = ops.rope_tables(16, 500000.0, 1.0, factors, 9001)
+    cos, sin = rope_tables(16, 500000.0, 1.0, factors, 9001)
     assert cos.shape == (9001, 8)
     for i, factor in enumerate(factors):
         angle = position * 500000.0 ** (-2 * i / 16) / float(factor)
@@ -111,8 +112,8 @@ def test_rope_tables_hold_the_angles(position: int) -> None:
 
 
 def test_rope_tables_divide_positions_by_the_scale() -> None:
-    cos, sin = ops.rope_tables(8, 10000.0, 8.0, None, 81)
-    plain_cos, plain_sin = ops.rope_tables(8, 10000.0, 1.0, None, 11)
+    cos, sin = rope_tables(8, 10000.0, 8.0, None, 81)
+    plain_cos, plain_sin = rope_tables(8, 10000.0, 1.0, None, 11)
     np.testing.assert_array_equal(cos[::8], plain_cos)
     np.testing.assert_array_equal(sin[::8], plain_sin)
 
@@ -124,7 +125,7 @@ def test_rope_turns_pairs(
 ) -> None:
     x = normal(rng, 3, 2, 12)
     positions = np.array([5, 0, 70], dtype=np.int32)
-    cos, sin = ops.rope_tables(rope_dim, 10000.0, 1.0, None, 71)
+    cos, sin = rope_tables(rope_dim, 10000.0, 1.0, None, 71)
     y = ops.rope(x, positions, cos, sin, pairing)
     half = rope_dim // 2
     wanted = x.astype(np.float64)

@@ -70,24 +70,10 @@ def matmul_q8(q: I8, scale: F32, w: F32) -> F32:
     return y.astype(np.float32)
 
 
-def rope_tables(
-    rope_dim: int, base: float, scale: float, factors: F32 | None, num_positions: int
-) -> tuple[F32, F32]:
-    """cos and sin (num_positions, rope_dim/2) of p / scale · base^(-2i/rope_dim) / factors[i].
-
-    Angles are computed in float64: at position 9000 a float32 angle is already off by 5e-4.
-    """
-    frequency = float(base) ** (-np.arange(0, rope_dim, 2, dtype=np.float64) / rope_dim)
-    if factors is not None:
-        frequency = frequency / factors.astype(np.float64)
-    angle = np.arange(num_positions, dtype=np.float64)[:, None] / scale * frequency
-    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
-
-
 def rope(x: F32, positions: I32, cos: F32, sin: F32, pairing: Literal["adjacent", "halves"]) -> F32:
     """Rotate pairs of each head by the position's angle (Su et al. 2021): x (T, H, hd), same out.
 
-    `cos`, `sin` (P, rope_dim/2) from `rope_tables`. Pair i is (2i, 2i+1) ("adjacent") or
+    `cos`, `sin` (P, rope_dim/2) from `gguf.rope.rope_tables`. Pair i is (2i, 2i+1) ("adjacent") or
     (i, i + rope_dim/2) ("halves"); dims from rope_dim on pass through.
     """
     half = cos.shape[1]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from emberd.gguf.rope import rope_tables
 from emberd.gguf.spec import ModelSpec
 
 from .ops import (
@@ -23,7 +24,6 @@ from .ops import (
     matmul,
     rms_norm,
     rope,
-    rope_tables,
     silu_mul,
 )
 from .weights import Layer, Weights
