@@ -158,7 +158,7 @@ def test_silence_is_filled_with_bytes_of_the_dialect_ht13(make_site: MakeSite) -
             openai = asyncio.ensure_future(client.post(CHAT, json=chat_body("a")))
             ollama = asyncio.ensure_future(client.post("/api/chat", json=chat_body("a")))
             await site.until(lambda: site.service.num_sequences == 2)
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(1)
             site.workers[0].prefilled.set()
             text = (await openai).text
             assert text.count(": ping\n\n") >= 2

@@ -29,9 +29,10 @@ class SlowRunner(ScriptedRunner):
 
 
 class FailingRunner(ScriptedRunner):
-    """Loses its device at the fourth step."""
+    """Loses its device at the fourth step, late enough that requests sent together are all there."""
 
     def submit(self, batch: Batch) -> None:
+        time.sleep(0.1)
         if len(self.batches) == 3:
             raise DeviceError("the device was lost")
         super().submit(batch)
