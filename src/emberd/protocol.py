@@ -1,7 +1,7 @@
 """The one language between gateway, worker, engine and runner: token ids in, token ids out.
 
-A leaf module: it imports nothing of ours. Gateway and worker exchange `WorkerOptions`, `GenerateRequest`,
-`EmbedRequest`, `Cancel`, `Ready`, `StepMessage`; engine and runner exchange `Batch` and `StepOutput`.
+A leaf module: it imports nothing of ours. Gateway and worker exchange `WorkerOptions`, `TokenTable`,
+`GenerateRequest`, `EmbedRequest`, `Cancel`, `Ready`, `StepMessage`; engine and runner `Batch`, `StepOutput`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ FROM_LAST_STEP = -1
 class SamplingParams:
     """How one sequence's next tokens are chosen.
 
-    Order: penalties, temperature, top-k, top-p, min-p, draw. Greedy (`temperature == 0`) is the argmax
-    after penalties; nothing else applies.
+    Order: penalties, bias, mask, temperature, top-k, top-p, min-p, draw. Greedy
+    (`temperature == 0`) is the argmax behind the mask; nothing after it applies.
     """
 
     temperature: float = 1.0
@@ -40,10 +40,29 @@ class SamplingParams:
     penalty_window: int = -1  # last tokens that penalties look at, prompt included; -1: all
     seed: int = 0  # always set; the engine's caller draws one when the user gave none
     max_tokens: int = 1 << 30  # completion tokens
-    stop_token_ids: tuple[
-        int, ...
-    ] = ()  # end of text and end of turn; the token itself is returned
+    stop_token_ids: tuple[int, ...] = ()  # end of text, of turn; the token itself is returned
     ignore_eos: bool = False
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token id, added to its logit before the draw
+    num_logprobs: int | None = None  # likeliest ones told beside each token; None: off
+    grammar: str | None = None  # of llguidance (Lark); what it does not allow is never sampled
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities of one place: of the model's own logits, before penalties, bias, mask, temperature."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), likeliest first
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTable:
+    """The vocabulary as a grammar sees it. The worker gets it before the first request with a grammar."""
+
+    pieces: tuple[bytes, ...]  # the bytes each token writes; of a control token, its name
+    control_ids: tuple[int, ...]  # tokens that write no text
+    end_ids: tuple[int, ...]  # tokens that may end a reply: allowed where the grammar is complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +85,7 @@ class GenerateRequest:
     request_id: str
     token_ids: tuple[int, ...]
     params: SamplingParams
+    prompt_logprobs: int | None = None  # likeliest ones told at each place; None: off
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +128,8 @@ class SequenceUpdate:
     num_cached_tokens: int = 0
     error: str | None = None
     embedding: bytes | None = None  # pooled state, little-endian float32; with the last update
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one a token, where asked for
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # behind the prompt's first token; once
 
 
 @dataclass(frozen=True, slots=True)
