@@ -187,7 +187,6 @@ def test_defaults_are_those_of_ollama_and_the_file_may_recommend_others_ol08(
         ({"think": "high"}, '"tiny" does not support thinking'),
         ({"suffix": "x"}, '"tiny" does not support insert'),
         ({"images": ["aGk="]}, '"tiny" does not support images'),
-        ({"logprobs": True}, "'logprobs' is not supported yet"),
         ({"keep_alive": "abc"}, "'keep_alive'"),
         ({"keep_alive": True}, "'keep_alive'"),
         ({"model": "nothing"}, "model 'nothing' not found"),

@@ -24,6 +24,7 @@ from .anthropic import routes as anthropic
 from .edge import Edge
 from .ollama import embeddings as ollama_embeddings
 from .ollama import routes as ollama
+from .openai import completions as openai_completions
 from .openai import embeddings as openai_embeddings
 from .openai import routes as openai
 from .root import router as root
@@ -63,6 +64,7 @@ def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = (
     for router in (
         root,
         openai.router,
+        openai_completions.router,
         openai_embeddings.router,
         ollama.router,
         ollama_embeddings.router,
@@ -80,7 +82,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     """The document, with the schemas of the bodies that routes read themselves."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        schemas = [*openai.BODIES, *openai_embeddings.BODIES]
+        schemas = [*openai.BODIES, *openai_completions.BODIES, *openai_embeddings.BODIES]
         schemas += [*ollama.BODIES, *ollama_embeddings.BODIES, *anthropic.BODIES]
         bodies = [(schema, "validation") for schema in schemas]
         _, definitions = models_json_schema(

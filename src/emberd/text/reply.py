@@ -58,6 +58,10 @@ class Parser(Protocol):
     def thinking(self) -> bool:
         """Inside a thinking span."""
 
+    @property
+    def held(self) -> str:
+        """Text of which it is not certain yet what it is."""
+
     def push(self, text: str) -> list[Part]: ...
 
     def finish(self, *, cut: bool) -> list[Part]:
@@ -84,6 +88,11 @@ class ReplyParser:
     @property
     def thinking(self) -> bool:
         return self._splitter is not None and self._splitter.inside
+
+    @property
+    def held(self) -> str:
+        of_calls = self._calls.held if self._calls else ""
+        return of_calls + (self._splitter.held if self._splitter else "")
 
     def push(self, text: str) -> list[Part]:
         if self._splitter is None:
