@@ -39,6 +39,8 @@ _OWNERS = {
     "lmstudio": "LM Studio",
 }
 
+Key = tuple[Path, str, Recipe]
+
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
@@ -53,9 +55,9 @@ class StoredModel:
     recipe: Recipe = PLAIN
 
     @property
-    def key(self) -> tuple[Path, str]:
+    def key(self) -> Key:
         """Equal for names that are served by one loaded model."""
-        return self.path, self.name if self.recipe != PLAIN else ""
+        return self.path, "" if self.recipe == PLAIN else self.name, self.recipe
 
     @property
     def digest(self) -> str:

@@ -161,7 +161,7 @@ def _raw_prompts(
 
 def _model(request: Request, stored: StoredModel) -> dict[str, Any]:
     service = service_of(request)
-    loaded = service.manager.loaded_from(stored.path)
+    loaded = service.manager.loaded_as(stored)
     facts = stored.facts
     context_length = loaded.context_length if loaded else facts.context_length
     if loaded is None and service.config.ctx is not None:
