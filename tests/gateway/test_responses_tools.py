@@ -117,6 +117,28 @@ def test_bad_bodies_are_refused_by_field_k36(site: Site, fields: Json, param: st
     assert not site.workers or not site.workers[0].requests
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("background", True),
+        ("conversation", "conv_1"),
+        ("prompt", {"id": "p"}),
+        ("text.format", {"format": {"type": "json_object"}}),
+        ("top_logprobs", 2),
+        ("tool_choice", "required"),
+        ("tool_choice", {"type": "function", "name": "w"}),
+        ("tool_choice", {"type": "allowed_tools", "mode": "required", "tools": []}),
+    ],
+    ids=str,
+)
+def test_what_is_not_served_is_refused_or02(site: Site, field: str, value: Any) -> None:
+    fields = {"input": "p", "tools": [W], field.split(".")[0]: value}
+    (response,) = post(site, RESPONSES, fields)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["type"]) == (field, "not_supported_error")
+
+
 def test_calls_of_a_whole_response_or05_k06_k07(site: Site) -> None:
     answer = ask(site, input="c", tools=[W])
     assert answer["status"] == "completed" and answer["tools"] == [W]
