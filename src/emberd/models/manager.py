@@ -143,6 +143,13 @@ class ModelManager:
     def loaded_as(self, stored: StoredModel) -> LoadedModel | None:
         return self._alive(stored.key)
 
+    def context_length(self, stored: StoredModel) -> int:
+        """Tokens that one sequence may hold: as it is served, or would be at most."""
+        if (model := self._alive(stored.key)) is not None:
+            return model.context_length
+        trained, ctx = stored.facts.context_length, self._config.ctx
+        return trained if ctx is None else min(trained, ctx)
+
     async def close(self) -> None:
         """Stop loading and end every worker."""
         self._closed = True
