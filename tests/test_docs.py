@@ -21,6 +21,7 @@ from emberd.gateway.ollama import routes as ollama
 from emberd.gateway.openai import completions as openai_completions
 from emberd.gateway.openai import embeddings as openai_embeddings
 from emberd.gateway.openai import routes as openai
+from emberd.gateway.openai.responses import routes as responses
 from emberd.gguf.dequant import QUANT_TYPES
 from emberd.gguf.encoder import ENCODER_ARCHITECTURES
 from emberd.gguf.spec import _ARCHITECTURES
@@ -92,7 +93,7 @@ def test_every_variable_in_the_code_is_documented() -> None:
 
 
 def test_every_route_is_documented() -> None:
-    modules = [root, openai, openai_completions, openai_embeddings]
+    modules = [root, openai, openai_completions, openai_embeddings, responses]
     modules += [ollama, ollama_embeddings, anthropic]
     found = {
         (method, re.sub(r":\w+}", "}", route.path))

@@ -27,6 +27,8 @@ from .ollama import routes as ollama
 from .openai import completions as openai_completions
 from .openai import embeddings as openai_embeddings
 from .openai import routes as openai
+from .openai.responses import routes as responses
+from .openai.responses.store import ResponseStore
 from .root import router as root
 from .service import Service
 
@@ -61,11 +63,13 @@ def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = (
         redoc_url=None,
     )
     app.state.service = service
+    app.state.responses = ResponseStore(config.response_memory)
     for router in (
         root,
         openai.router,
         openai_completions.router,
         openai_embeddings.router,
+        responses.router,
         ollama.router,
         ollama_embeddings.router,
         anthropic.router,
@@ -83,6 +87,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
         schemas = [*openai.BODIES, *openai_completions.BODIES, *openai_embeddings.BODIES]
+        schemas += responses.BODIES
         schemas += [*ollama.BODIES, *ollama_embeddings.BODIES, *anthropic.BODIES]
         bodies = [(schema, "validation") for schema in schemas]
         _, definitions = models_json_schema(

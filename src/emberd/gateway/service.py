@@ -266,7 +266,7 @@ def _prompts(model: LoadedModel, ids: PromptIds, wish: Wish) -> Sequence[Prompt]
                         max_tokens=min(params.max_tokens, room),
                         seed=(params.seed + len(prompts)) & 0xFFFF_FFFF,
                     ),
-                    wish.stop,
+                    wish.stop or model.text.recipe.stops,
                     ids.form,
                     wish.prompt_logprobs,
                     wish.tell_end,

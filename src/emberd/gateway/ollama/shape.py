@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from ...errors import EmberdError
 from ...protocol import TokenLogprobs
+from ..cutting import Cut
 from ..errors import ollama_error
 from ..events import (
     Finish,
@@ -22,7 +23,6 @@ from ..events import (
 )
 from ..generate import Generation
 from ..logprobs import entries
-from .prompts import Cut
 
 Json = dict[str, Any]
 MAX_CONTEXT_BYTES = 32 * 1024  # of `context` as JSON: clients' line buffers end at 64 KiB
@@ -106,10 +106,7 @@ class Answer:
             "emberd": {"cached_tokens": counts.num_cached_tokens},
         }
         if self.cut.num_messages:
-            line["emberd"] |= {
-                "truncated_messages": self.cut.num_messages,
-                "truncated_tokens": self.cut.num_tokens,
-            }
+            line["emberd"] |= self.cut.facts
         if self.with_context:
             context = [*generation.prompt_ids(0), *generation.completion_ids(0)]
             if sum(len(str(token_id)) + 1 for token_id in context) <= MAX_CONTEXT_BYTES:
@@ -117,7 +114,7 @@ class Answer:
         return line
 
     def headers(self) -> dict[str, str]:
-        return {"x-emberd-truncated": str(self.cut.num_tokens)} if self.cut.num_messages else {}
+        return self.cut.headers
 
     def _head(self) -> Json:
         return {"model": self.model, "created_at": rfc3339(datetime.now(timezone.utc))}

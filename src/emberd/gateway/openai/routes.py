@@ -87,11 +87,8 @@ def _template_variables(body: ChatCompletionRequest) -> dict[str, Any]:
 
 def _model(request: Request, stored: StoredModel) -> dict[str, Any]:
     service = service_of(request)
-    loaded = service.manager.loaded_from(stored.path)
-    facts = stored.facts
-    context_length = loaded.context_length if loaded else facts.context_length
-    if loaded is None and service.config.ctx is not None:
-        context_length = min(context_length, service.config.ctx)
+    loaded = service.manager.loaded_as(stored)
+    facts, context_length = stored.facts, service.manager.context_length(stored)
     if anthropic.asked_for(request):
         return anthropic.model_item(stored, context_length)
     return {

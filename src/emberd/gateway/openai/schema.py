@@ -44,7 +44,7 @@ class SamplingFields(Schema):
     keep_alive: KeepAlive | None = None
     logit_bias: dict[str, Any] | None = None
 
-    def sampling(self, max_tokens: int | None, num_logprobs: int | None) -> Sampling:
+    def sampling(self, max_tokens: int | None, num_logprobs: int | None = None) -> Sampling:
         """Raises BadRequestError."""
         repetition = self.repetition_penalty
         return Sampling(
