@@ -19,7 +19,7 @@ from ..errors import BadRequestError, EmberdError, ModelNotFoundError, Overloade
 from ..protocol import WorkerOptions
 from ..worker.client import WorkerClient
 from .facts import Capability
-from .loaded import LoadedModel, ModelText, Worker
+from .loaded import LoadedModel, ModelText, StartedWorker, Worker
 from .names import alias_target
 from .store import ModelStore, StoredModel
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 _WORDS: dict[Capability, str] = {"completion": "generate", "embedding": "embeddings"}
 
-StartWorker = Callable[[WorkerOptions], Awaitable[Worker]]
+StartWorker = Callable[[WorkerOptions], Awaitable[StartedWorker]]
 Wrap = Callable[[Worker, str], Worker]
 _CLAUDE = "claude-*"
 _MAX_TEXTS = 2  # text sides that are kept: vocabularies take tens of megabytes
@@ -235,6 +235,7 @@ class ModelManager:
         except BaseException:
             await worker.close()
             raise
+        worker.token_table = loaded_text.token_table
         wrapped = self.wrap(worker, stored.name)
         return LoadedModel(stored, loaded_text, wrapped, self._default_keep_alive(stored.path))
 
