@@ -297,7 +297,7 @@ def test_a_grammar_sees_each_tokens_bytes_and_the_ends_k08() -> None:
     control = ["<|im_end|>", "<|x|>"]
     for keys in (
         byte_level(["Ã ©", "Ġ a"], control),
-        spm({"▁a": -1.0, "é": -2.0}, {"<|im_end|>": CONTROL}),
+        spm({"▁": -3.0, "▁a": -1.0, "é": -2.0}, {"<|im_end|>": CONTROL}),
     ):
         tokenizer = Tokenizer.from_metadata(keys)
         table = tokenizer.token_table()

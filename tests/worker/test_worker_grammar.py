@@ -6,12 +6,12 @@ import asyncio
 import re
 
 import pytest
+from test_worker_client import start
 
 from emberd.errors import WorkerDiedError
 from emberd.protocol import GenerateRequest, SamplingParams, SequenceUpdate, TokenTable
 from emberd.worker.client import WorkerClient, _merge
 from fakes import TABLE, lone_run, told_logprobs
-from test_worker_client import start
 
 GRAMMAR = "start: /[a-h]{4,9}[0-9]/"
 
