@@ -67,11 +67,11 @@ def check(request: GenerateRequest, updates: list[SequenceUpdate]) -> None:
 def test_logprobs_of_prompt_and_reply_oc13(rng: np.random.Generator, steps_in_flight: int) -> None:
     """Chunks of prompts side by side, in a pool that is too small for all."""
     runner = ScriptedRunner(
-        steps_in_flight=steps_in_flight, num_blocks=12, max_batch_tokens=9, max_sequences=5
+        steps_in_flight=steps_in_flight, num_blocks=16, max_batch_tokens=9, max_sequences=5
     )
     requests = [
         request_of(
-            rng, f"r{number}", int(rng.integers(1, 25)), int(rng.integers(0, 15)), top, prompt
+            rng, f"r{number}", int(rng.integers(1, 25)), int(rng.integers(15, 35)), top, prompt
         )
         for number, (top, prompt) in enumerate(
             [(None, 3), (5, None), (0, 0), (20, 20), (None, None), (2, 1), (1, 2), (None, 0)] * 3
