@@ -28,6 +28,7 @@ from ..text.lengths import refuse_overlong
 from ..text.template import ChatTemplate, render_to_ids
 from ..text.tokenizer import Tokenizer
 from .facts import sampling_hints
+from .recipe import PLAIN, Recipe
 from .store import StoredModel
 
 PLAIN_TEMPLATE = (
@@ -36,6 +37,7 @@ PLAIN_TEMPLATE = (
     "{% endfor %}"
 )
 """For files that bring no chat template, base models mostly: the texts, one after the other."""
+_SYSTEM_ROLES = ("system", "developer")
 
 
 class Worker(Protocol):
@@ -70,10 +72,11 @@ class ModelText:
 
     tokenizer: Tokenizer
     template: ChatTemplate
-    sampling_hints: Mapping[str, float]  # fields of SamplingParams that the file recommends
+    sampling_hints: Mapping[str, float]  # fields of SamplingParams that the recipe or the file says
+    recipe: Recipe = PLAIN
 
     @classmethod
-    def load(cls, path: Path, cache_dir: Path) -> ModelText:
+    def load(cls, path: Path, cache_dir: Path, recipe: Recipe = PLAIN) -> ModelText:
         """Blocks for as long as the vocabulary takes. Raises ModelFileError."""
         file = GGUFFile(path)
         try:
@@ -82,10 +85,19 @@ class ModelText:
             source = metadata.get("tokenizer.chat_template", PLAIN_TEMPLATE)
             if not isinstance(source, str):
                 raise ModelFileError(f"{path.name}: 'tokenizer.chat_template' is not text")
-            template = ChatTemplate(source, tokenizer)
-            return cls(tokenizer, template, sampling_hints(metadata))
+            template = ChatTemplate(recipe.template or source, tokenizer)
+            hints = sampling_hints(metadata) | recipe.hints
+            return cls(tokenizer, template, hints, recipe)
         finally:
             file.close()
+
+    def opened(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """`messages` with the recipe's in front; a system message of the caller's own stands for the recipe's."""
+        recipe = self.recipe
+        opening = [{"role": role, "content": text} for role, text in recipe.messages]
+        if recipe.system and not any(m["role"] in _SYSTEM_ROLES for m in messages):
+            opening.insert(0, {"role": "system", "content": recipe.system})
+        return [*opening, *messages]
 
     def chat_ids(
         self,
