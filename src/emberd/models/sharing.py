@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 
+from ..protocol import WorkerOptions
 from .loaded import StartedWorker
 
 StartWorker = Callable[[WorkerOptions], Awaitable[StartedWorker]]
