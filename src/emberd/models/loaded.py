@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -15,7 +15,14 @@ from typing import Any, Protocol
 
 from ..errors import BadRequestError, ModelFileError
 from ..gguf.reader import GGUFFile
-from ..protocol import EmbedRequest, GenerateRequest, SequenceUpdate, StepMessage, WorkerInfo
+from ..protocol import (
+    EmbedRequest,
+    GenerateRequest,
+    SequenceUpdate,
+    StepMessage,
+    TokenTable,
+    WorkerInfo,
+)
 from ..text.detokenize import Detokenizer
 from ..text.lengths import refuse_overlong
 from ..text.template import ChatTemplate, render_to_ids
@@ -51,6 +58,12 @@ class Worker(Protocol):
     async def embed(self, request: EmbedRequest) -> bytes: ...
 
     async def close(self) -> None: ...
+
+
+class StartedWorker(Worker, Protocol):
+    """A worker that is still to be told where its model's vocabulary is to be had."""
+
+    token_table: Callable[[], TokenTable] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +114,10 @@ class ModelText:
         return render_to_ids(
             chosen, self.tokenizer, messages, context_length, tools=tools, **variables
         )
+
+    def token_table(self) -> TokenTable:
+        """The vocabulary for a worker that follows grammars. Blocks."""
+        return self.tokenizer.token_table()
 
     def plain_ids(self, text: str) -> list[int]:
         """Ids of text that goes on after a prompt, of which nothing is read as a control token."""

@@ -241,6 +241,7 @@ class ModelManager:
         except BaseException:
             await self._workers.give_back(stored.key)
             raise
+        worker.token_table = loaded_text.token_table
         wrapped = self.wrap(worker, stored.name)
         return LoadedModel(stored, loaded_text, wrapped, self._default_keep_alive(stored.key))
 

@@ -10,14 +10,14 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 
 from ..protocol import WorkerOptions
-from .loaded import Worker
+from .loaded import StartedWorker
 
-StartWorker = Callable[[WorkerOptions], Awaitable[Worker]]
+StartWorker = Callable[[WorkerOptions], Awaitable[StartedWorker]]
 
 
 @dataclass(eq=False, slots=True)
 class _Shared:
-    start: asyncio.Task[Worker]
+    start: asyncio.Task[StartedWorker]
     num_holders: int = 0
 
     @property
@@ -34,7 +34,7 @@ class SharedWorkers:
         self._by_path: dict[str, _Shared] = {}
         self._held: dict[Hashable, _Shared] = {}
 
-    async def take(self, holder: Hashable, options: WorkerOptions) -> Worker:
+    async def take(self, holder: Hashable, options: WorkerOptions) -> StartedWorker:
         """The worker of `options.model_path`, started if need be. Raises what starting raises.
 
         Where it returned, `holder` must give it back once.
