@@ -262,7 +262,7 @@ def _prompts(model: LoadedModel, ids: PromptIds, wish: Wish) -> Sequence[Prompt]
                         max_tokens=min(params.max_tokens, room),
                         seed=(params.seed + len(prompts)) & 0xFFFF_FFFF,
                     ),
-                    wish.stop,
+                    wish.stop or model.text.recipe.stops,
                     ids.form,
                 )
             )
