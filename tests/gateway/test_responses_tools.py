@@ -89,6 +89,8 @@ def told_by(site: Site, **fields: Any) -> list[Json]:
         ({"input": "x", "store": "yes"}, "store"),
         ({"input": "x", "include": "all"}, "include"),
         ({"input": "x", "reasoning": {"effort": "much"}}, "reasoning.effort"),
+        ({"input": "x", "background": True, "stream": True}, "background"),
+        ({"input": "x", "background": True, "store": False}, "background"),
         ({"input": "x", "conversation": "conv_1"}, "conversation"),
         ({"input": "x", "prompt": {"id": "p"}}, "prompt"),
         ({"input": "x", "tools": [1]}, "tools[0]"),
@@ -120,7 +122,6 @@ def test_bad_bodies_are_refused_by_field_k36(site: Site, fields: Json, param: st
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("background", True),
         ("conversation", "conv_1"),
         ("prompt", {"id": "p"}),
         ("text.format", {"format": {"type": "json_object"}}),

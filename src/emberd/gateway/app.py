@@ -28,6 +28,7 @@ from .openai import completions as openai_completions
 from .openai import embeddings as openai_embeddings
 from .openai import routes as openai
 from .openai.responses import routes as responses
+from .openai.responses.background import Background
 from .openai.responses.store import ResponseStore
 from .root import router as root
 from .service import Service
@@ -64,6 +65,7 @@ def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = (
     )
     app.state.service = service
     app.state.responses = ResponseStore(config.response_memory)
+    app.state.background = Background()
     for router in (
         root,
         openai.router,

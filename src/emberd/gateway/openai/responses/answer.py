@@ -21,8 +21,8 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One response. `echo` are the fields that repeat the request; `keep` is called with what it became, unless
-    it failed."""
+    """One response. `echo` are the fields that repeat the request; `keep` is called with what it became where it
+    ended by itself or by a limit."""
 
     output: Output
     echo: Json
@@ -49,7 +49,7 @@ class Answer:
     async def _events(self, generation: Generation) -> AsyncIterator[Json]:
         try:
             for name in ("created", "in_progress"):
-                yield {"type": f"response.{name}", "response": self._response("in_progress")}
+                yield {"type": f"response.{name}", "response": self.in_progress()}
             async for _, event in generation:
                 for value in self.output.push(event):
                     yield value
@@ -57,10 +57,19 @@ class Answer:
                     response = self._kept(self._ended(event, generation))
                     yield {"type": f"response.{response['status']}", "response": response}
         except EmberdError as error:
-            told = openai_error(error)["error"]
-            failure = {"code": told["code"] or "server_error", "message": told["message"]}
-            failed = self._response("failed", error=failure, usage=usage(generation))
-            yield {"type": "response.failed", "response": failed}
+            yield {"type": "response.failed", "response": self.failed(error, generation)}
+
+    def in_progress(self) -> Json:
+        """With the items that are done."""
+        return self._response("in_progress")
+
+    def failed(self, error: Exception, generation: Generation) -> Json:
+        told = openai_error(error)["error"]
+        failure = {"code": told["code"] or "server_error", "message": told["message"]}
+        return self._response("failed", error=failure, usage=usage(generation))
+
+    def cancelled(self, generation: Generation) -> Json:
+        return self._response("cancelled", usage=usage(generation))
 
     def _ended(self, ending: Finish, generation: Generation) -> Json:
         facts: Json = {"usage": usage(generation)}

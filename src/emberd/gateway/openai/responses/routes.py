@@ -18,6 +18,7 @@ from ...service import PromptIds
 from ...stream import EventStream, while_connected
 from ..start import DEFAULTS, start
 from .answer import Answer
+from .background import Background
 from .listing import page_of
 from .output import Output
 from .prompts import asked_of
@@ -61,6 +62,8 @@ async def create(request: Request) -> Response:
     if body.stream:
         events = answer.events(generation)
         return EventStream(events, generation.close, service.config.ping, headers, named=True)
+    if body.background:
+        return JSONResponse(_background(request).start(answer, generation), headers=headers)
     try:
         whole = await while_connected(request, answer.whole(generation))
     finally:
@@ -85,11 +88,13 @@ async def input_tokens(request: Request) -> Response:
 async def retrieve(request: Request, id: str) -> Response:
     if request.query_params.get("stream") == "true":
         raise BadRequestError("'stream': a stored response comes whole; leave it out", "stream")
-    return JSONResponse(_store(request).get(id).response)
+    running = _background(request).get(id)
+    return JSONResponse(running or _store(request).get(id).response)
 
 
 @router.delete("/{id}")
 async def delete(request: Request, id: str) -> Response:
+    await _background(request).cancel(id)
     _store(request).delete(id)
     return JSONResponse({"id": id, "object": "response", "deleted": True})
 
@@ -102,16 +107,22 @@ async def input_items(request: Request, id: str) -> Response:
 
 @router.post("/{id}/cancel")
 async def cancel(request: Request, id: str) -> Response:
-    """Always refused: a response runs only while its caller is connected, and is stored when it is done."""
-    _store(request).get(id)
-    raise BadRequestError(
-        f"response '{id:.128}' was not made in the background, so there is nothing to cancel; "
-        "to end a response, close its connection"
-    )
+    """Ends a response of the background; one that is done stays as it is."""
+    await _background(request).cancel(id)
+    response = _store(request).get(id).response
+    if not response["background"]:
+        raise BadRequestError(
+            f"response '{id:.128}' was not made in the background; such a one ends with its connection"
+        )
+    return JSONResponse(response)
 
 
 def _store(request: Request) -> ResponseStore:
     return cast(ResponseStore, request.app.state.responses)
+
+
+def _background(request: Request) -> Background:
+    return cast(Background, request.app.state.background)
 
 
 def _echo(body: ResponsesRequest, raw: Json, model: ModelText) -> Json:
@@ -119,7 +130,7 @@ def _echo(body: ResponsesRequest, raw: Json, model: ModelText) -> Json:
     hints: Mapping[str, float] = {**DEFAULTS, **model.sampling_hints}
     reasoning = body.reasoning
     return {
-        "background": False,
+        "background": body.background is True,
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens or body.max_tokens,
         "max_tool_calls": None,

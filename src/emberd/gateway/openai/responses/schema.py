@@ -76,8 +76,10 @@ def refuse_unserved(body: PromptFields) -> None:
         raise _unserved("text.format", f"of type '{body.text.format.type:.64}'")
     if not isinstance(body, ResponsesRequest):
         return
-    if body.background:
-        raise _unserved("background", "(send 'stream')")
+    if body.background and body.stream:
+        raise _unserved("background", "of a stream")
+    if body.background and body.store is False:
+        raise BadRequestError("'background' needs 'store': nobody could ask for it", "background")
     if body.top_logprobs or "message.output_text.logprobs" in (body.include or ()):
         raise _unserved("top_logprobs")
     if body.logit_bias:
