@@ -16,6 +16,8 @@ from emberd.cli.settings import flag_of
 from emberd.config import settings
 from emberd.gateway import root
 from emberd.gateway.anthropic import routes as anthropic
+from emberd.gateway.llama import infill as llama_infill
+from emberd.gateway.llama import routes as llama
 from emberd.gateway.ollama import embeddings as ollama_embeddings
 from emberd.gateway.ollama import routes as ollama
 from emberd.gateway.openai import completions as openai_completions
@@ -94,7 +96,7 @@ def test_every_variable_in_the_code_is_documented() -> None:
 
 def test_every_route_is_documented() -> None:
     modules = [root, openai, openai_completions, openai_embeddings, responses]
-    modules += [ollama, ollama_embeddings, anthropic]
+    modules += [llama, llama_infill, ollama, ollama_embeddings, anthropic]
     found = {
         (method, re.sub(r":\w+}", "}", route.path))
         for module in modules

@@ -102,3 +102,29 @@ def test_ollama(qwen: Daemon, question: str, tool: str, fact: str) -> None:
         messages += [asked.message, *results, ASK]
         answer = client.chat("qwen", messages, **request)
     assert fact in (answer.message.content or ""), answer
+
+
+FUNCTION = ("def add(a, b):\n    ", "\n    return total\n")
+FILLED = "total = a + b"
+
+
+def test_openai_fills_in_the_middle(qwen: Daemon) -> None:
+    """Issue 4, 5: what stands between is made for what follows."""
+    before, behind = FUNCTION
+    with OpenAI(base_url=f"{qwen.url}/v1", api_key="none", max_retries=0) as client:
+        options: Any = {"model": "qwen", "temperature": 0, "max_tokens": 16}
+        whole = client.completions.create(prompt=before, suffix=behind, **options).choices[0]
+        pieces = client.completions.create(prompt=before, suffix=behind, stream=True, **options)
+        assert "".join(piece.choices[0].text for piece in pieces) == whole.text
+    assert whole.text.strip() == FILLED
+    assert whole.finish_reason == "stop"
+
+
+def test_ollama_fills_in_the_middle(qwen: Daemon) -> None:
+    before, behind = FUNCTION
+    with Client(host=qwen.url) as client:
+        assert "insert" in (client.show("qwen").capabilities or [])
+        options = {"temperature": 0, "num_predict": 16}
+        reply = client.generate("qwen", before, suffix=behind, options=options)
+    assert reply.response.strip() == FILLED
+    assert reply.done_reason == "stop"

@@ -22,6 +22,8 @@ from ..models.manager import ModelManager
 from . import errors
 from .anthropic import routes as anthropic
 from .edge import Edge
+from .llama import infill as llama_infill
+from .llama import routes as llama
 from .ollama import embeddings as ollama_embeddings
 from .ollama import routes as ollama
 from .openai import completions as openai_completions
@@ -72,6 +74,8 @@ def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = (
         openai_completions.router,
         openai_embeddings.router,
         responses.router,
+        llama.router,
+        llama_infill.router,
         ollama.router,
         ollama_embeddings.router,
         anthropic.router,
@@ -89,7 +93,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
         schemas = [*openai.BODIES, *openai_completions.BODIES, *openai_embeddings.BODIES]
-        schemas += responses.BODIES
+        schemas += [*responses.BODIES, *llama.BODIES, *llama_infill.BODIES]
         schemas += [*ollama.BODIES, *ollama_embeddings.BODIES, *anthropic.BODIES]
         bodies = [(schema, "validation") for schema in schemas]
         _, definitions = models_json_schema(
