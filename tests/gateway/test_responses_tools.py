@@ -125,7 +125,6 @@ def test_bad_bodies_are_refused_by_field_k36(site: Site, fields: Json, param: st
         ("conversation", "conv_1"),
         ("prompt", {"id": "p"}),
         ("text.format", {"format": {"type": "json_object"}}),
-        ("top_logprobs", 2),
         ("tool_choice", "required"),
         ("tool_choice", {"type": "function", "name": "w"}),
         ("tool_choice", {"type": "allowed_tools", "mode": "required", "tools": []}),
@@ -337,3 +336,18 @@ def test_arguments_of_history_reach_the_template(site: Site) -> None:
             assert json.loads(told[1]["arguments"]) == {"p": "a"}
 
     run(work())
+
+
+def test_log_probabilities_leave_out_thinking_and_calls_k18(site: Site) -> None:
+    thought, called = post(
+        site,
+        RESPONSES,
+        {"model": "thinks", "input": "t", "top_logprobs": 1},
+        {"input": "c", "tools": [W], "top_logprobs": 1},
+    )
+    (message,) = [one for one in thought.json()["output"] if one["type"] == "message"]
+    tokens = [one["token"] for one in message["content"][0]["logprobs"]]
+    assert tokens == ["</think>", "\n\n", "Yes."]  # with those in between that tell nothing
+    message, *_ = called.json()["output"]
+    tokens = [one["token"] for one in message["content"][0]["logprobs"]]
+    assert tokens == ["Sure."]

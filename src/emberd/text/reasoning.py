@@ -5,6 +5,7 @@ Knows nothing of tool calls, of tokens, or of what callers ask for.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,12 +23,14 @@ _SWITCHES = ("enable_thinking", "thinking")
 
 @dataclass(frozen=True, slots=True)
 class ThinkingTags:
-    """`forced_close` is what ends a span for a model that goes on thinking: the tag, as its templates write it."""
+    """`forced_close` is what ends a span for a model that goes on thinking: the tag, as its templates write it.
+    `answer` are tags around what comes behind the span."""
 
     open: str
     close: str
     forced_close: str
     open_token: str = ""  # the control token in `open`, where that is more than the token
+    answer: tuple[str, str] | None = None
 
     @property
     def tokens(self) -> tuple[str, str]:
@@ -75,6 +78,7 @@ _TAGS = tuple(
     )
 )
 
+_ANSWER = ("<response>", "</response>")  # Granite's
 
 CHANNEL_MARK = "<|channel|>"
 CHANNELS = ThinkingTags(
@@ -95,6 +99,8 @@ def thinking_of(template: str) -> Thinking | None:
             break
     else:
         return None
+    if all(tag in template for tag in _ANSWER):
+        tags = dataclasses.replace(tags, answer=_ANSWER)
     variables = variables_of(template)
     switches = tuple(name for name in _SWITCHES if name in variables)
     words: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from .tools import channels
 from .tools.body import Tools
 from .tools.reader import CallReader
 from .tools.syntax import ToolSyntax
+from .wrapping import Unwrapper
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class ReplyParser:
         self._splitter = (
             ThinkingSplitter(tags, controls, inside=form.inside_thinking) if tags else None
         )
+        self._unwrapper = Unwrapper(tags.answer) if tags and tags.answer else None
         self._calls = (
             CallReader(form.syntax, form.tools, controls) if form.syntax and form.tools else None
         )
@@ -101,6 +103,7 @@ class ReplyParser:
 
     def finish(self, *, cut: bool) -> list[Part]:
         parts = self._split(self._splitter.finish()) if self._splitter else []
+        parts += self._answer(self._unwrapper.finish()) if self._unwrapper else []
         return parts + (self._calls.finish(cut=cut) if self._calls else [])
 
     def _split(self, found: Iterable[ReasoningDelta | TextDelta]) -> list[Part]:
@@ -112,6 +115,8 @@ class ReplyParser:
             text = part.text
             for name in self._hidden:
                 text = text.replace(name, "")
+            if self._unwrapper is not None:
+                text = self._unwrapper.push(text)
             parts += self._answer(text)
         return parts
 

@@ -34,10 +34,10 @@ class Answer:
     async def whole(self, generation: Generation) -> Json:
         """Raises EmberdError."""
         ending = Finish("stop")
-        async for _, event in generation:
-            self.output.push(event)
-            if isinstance(event, Finish):
-                ending = event
+        async for piece in generation.pieces():
+            self.output.push(piece)
+            if isinstance(piece.event, Finish):
+                ending = piece.event
         return self._kept(self._ended(ending, generation))
 
     async def events(self, generation: Generation) -> AsyncIterator[Json]:
@@ -50,11 +50,11 @@ class Answer:
         try:
             for name in ("created", "in_progress"):
                 yield {"type": f"response.{name}", "response": self.in_progress()}
-            async for _, event in generation:
-                for value in self.output.push(event):
+            async for piece in generation.pieces():
+                for value in self.output.push(piece):
                     yield value
-                if isinstance(event, Finish):
-                    response = self._kept(self._ended(event, generation))
+                if isinstance(piece.event, Finish):
+                    response = self._kept(self._ended(piece.event, generation))
                     yield {"type": f"response.{response['status']}", "response": response}
         except EmberdError as error:
             yield {"type": "response.failed", "response": self.failed(error, generation)}

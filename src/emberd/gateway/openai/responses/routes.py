@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from ....errors import BadRequestError
 from ....models.loaded import LoadedModel, ModelText
 from ....text.reasoning import thinking_of
 from ...body import ignored_header, refuse_ignored
+from ...logprobs import entries
 from ...routing import documented, read_body, service_of
 from ...service import PromptIds
 from ...stream import EventStream, while_connected
@@ -22,7 +24,13 @@ from .background import Background
 from .listing import page_of
 from .output import Output
 from .prompts import asked_of
-from .schema import ENCRYPTED_REASONING, InputTokensRequest, ResponsesRequest, refuse_unserved
+from .schema import (
+    ENCRYPTED_REASONING,
+    LOGPROBS,
+    InputTokensRequest,
+    ResponsesRequest,
+    refuse_unserved,
+)
 from .store import ResponseStore
 
 router = APIRouter(prefix="/v1/responses")
@@ -43,7 +51,7 @@ async def create(request: Request) -> Response:
             refuse_ignored([*unused, *_unused_thinking(body, model.text)])
         return asked.prompt(model)
 
-    sampling = body.sampling(body.max_output_tokens or body.max_tokens)
+    sampling = body.sampling(body.max_output_tokens or body.max_tokens, body.num_logprobs)
     generation = await start(request, body, sampling, read_prompts)
 
     def keep(response: Json) -> None:
@@ -51,7 +59,11 @@ async def create(request: Request) -> Response:
             store.put(response, asked.context())
 
     answer = Answer(
-        Output(asked.tools.known, encrypted=ENCRYPTED_REASONING in (body.include or ())),
+        Output(
+            asked.tools.known,
+            functools.partial(entries, generation.model.tokenizer),
+            encrypted=ENCRYPTED_REASONING in (body.include or ()),
+        ),
         _echo(body, raw, generation.model.text),
         keep,
         asked.cut,
@@ -148,14 +160,15 @@ def _echo(body: ResponsesRequest, raw: Json, model: ModelText) -> Json:
         "text": {"format": {"type": "text"}, "verbosity": "medium"},
         "tool_choice": body.tool_choice or "auto",
         "tools": raw.get("tools") or [],
-        "top_logprobs": 0,
+        "top_logprobs": body.top_logprobs or 0,
         "top_p": hints["top_p"] if body.top_p is None else body.top_p,
         "truncation": body.truncation or "disabled",
     }
 
 
 def _unused_includes(body: ResponsesRequest) -> list[str]:
-    return [f"include.{name}" for name in body.include or () if name != ENCRYPTED_REASONING]
+    served = (ENCRYPTED_REASONING, LOGPROBS)
+    return [f"include.{name}" for name in body.include or () if name not in served]
 
 
 def _unused_thinking(body: ResponsesRequest, model: ModelText) -> list[str]:
