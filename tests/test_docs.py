@@ -17,6 +17,7 @@ from emberd.config import settings
 from emberd.gateway import root
 from emberd.gateway.anthropic import routes as anthropic
 from emberd.gateway.ollama import embeddings as ollama_embeddings
+from emberd.gateway.ollama import library as ollama_library
 from emberd.gateway.ollama import routes as ollama
 from emberd.gateway.openai import embeddings as openai_embeddings
 from emberd.gateway.openai import routes as openai
@@ -101,6 +102,7 @@ def test_every_route_is_documented() -> None:
             responses,
             ollama,
             ollama_embeddings,
+            ollama_library,
             anthropic,
         )
         for route in module.router.routes

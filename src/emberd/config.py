@@ -28,6 +28,7 @@ _UNITS_OF_TIME = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m"
 _DURATION_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 _REASONING_KEYS = ("reasoning_content", "reasoning")
 _PLACES = ("huggingface", "ollama", "lmstudio", "home")
+_REGISTRY = re.compile(r"(https?://)?[A-Za-z0-9][A-Za-z0-9.-]*(:\d{1,5})?")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _LOG_FORMATS = ("text", "json")
 _SWITCH = {"1": True, "true": True, "yes": True, "on": True} | {
@@ -106,6 +107,18 @@ def _places(text: str) -> tuple[str, ...]:
         raise ValueError(
             f"'{unknown[0]}' is not one of {', '.join(_PLACES)}, none or the path of a folder"
         )
+    return words
+
+
+def _registries(text: str) -> tuple[str, ...]:
+    words = tuple(word.rstrip("/") for word in _words(text))
+    if not words:
+        raise ValueError("it must name a registry")
+    for word in words:
+        if not _REGISTRY.fullmatch(word) and (word != "*" or word == words[0]):
+            raise ValueError(
+                f"'{word}' is not HOST, HOST:PORT, http://HOST:PORT, or * after others"
+            )
     return words
 
 
@@ -198,6 +211,12 @@ class Config:
         _places,
         ("huggingface", "ollama", "lmstudio", "home"),
         shown="huggingface,ollama,lmstudio,home",
+    )
+    registries: tuple[str, ...] = _setting(
+        "Registries that may be pulled from, separated by commas; names without a host mean the first, * is any.",
+        _registries,
+        ("registry.ollama.ai", "*"),
+        shown="registry.ollama.ai,*",
     )
     cache_dir: Path = _setting(  # noqa: RUF009 - a dataclasses.field
         "Folder for what can be made again, as built tokenizers.",
