@@ -23,6 +23,7 @@ from . import errors
 from .anthropic import routes as anthropic
 from .edge import Edge
 from .ollama import embeddings as ollama_embeddings
+from .ollama import library as ollama_library
 from .ollama import routes as ollama
 from .openai import completions as openai_completions
 from .openai import embeddings as openai_embeddings
@@ -53,6 +54,7 @@ def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = (
         try:
             yield
         finally:
+            await service.pulls.close()
             await manager.close()
 
     app = FastAPI(
@@ -74,6 +76,7 @@ def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = (
         responses.router,
         ollama.router,
         ollama_embeddings.router,
+        ollama_library.router,
         anthropic.router,
     ):
         app.include_router(router)
@@ -90,7 +93,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
         schemas = [*openai.BODIES, *openai_completions.BODIES, *openai_embeddings.BODIES]
         schemas += responses.BODIES
-        schemas += [*ollama.BODIES, *ollama_embeddings.BODIES, *anthropic.BODIES]
+        schemas += [*ollama.BODIES, *ollama_embeddings.BODIES, *ollama_library.BODIES]
+        schemas += anthropic.BODIES
         bodies = [(schema, "validation") for schema in schemas]
         _, definitions = models_json_schema(
             bodies,  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from ..config import Config
 from ..errors import BadRequestError, ContextOverflowError, OverloadedError, QueueFullError
 from ..models.loaded import LoadedModel, ModelText
 from ..models.manager import ModelManager
+from ..models.pull import Pulls
 from ..text.reply import PLAIN, ReplyFormat
 from .embeddings import Embedded, embed_all
 from .generate import Generation
@@ -60,6 +61,7 @@ class Service:
     def __init__(self, config: Config, manager: ModelManager) -> None:
         self.config = config
         self.manager = manager
+        self.pulls = Pulls(manager.store, config.registries)
         self.metrics = Metrics(manager.loaded, lambda: self.num_taken, config.queue_limit)
         manager.wrap = self.metrics.metered
         self.leaving = False
@@ -150,6 +152,7 @@ class Service:
     async def drain(self, grace: float) -> None:
         """Take nothing new; wait for what runs, and after `grace` seconds end it with an error."""
         self.leaving = True
+        self.pulls.end()
         try:
             await asyncio.wait_for(self._idle.wait(), grace)
         except asyncio.TimeoutError:
