@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .activations import QUANT_RUN, QuantizedActivations, quantize_include
+from .activations import QuantizedActivations, quantize_include
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
@@ -41,7 +41,7 @@ class MatvecTable:
     """Which tile serves a product: a measured one, else the last of its list whose minima are met.
 
     Up to `tokens` tokens go through matvec, `group` (a power of two up to 8) at a time. A tile of `output`
-    holds whole runs of 32 weight rows, one of `gate_up` whole runs of 64.
+    makes whole groups of activations that share a scale: 16 rows, two rows each for `gate_up`.
     """
 
     tokens: int
@@ -217,7 +217,7 @@ def output_quantize(
     assert can_fuse_output(table, weight, rows), weight
     outputs = [count, hidden, norm_weight, out.q, out.scales, out.norm.squares]
     tile = table.tile_for("output", weight, rows)
-    assert tile.tile_rows % QUANT_RUN == 0, tile
+    assert tile.tile_rows % out.group == 0, tile
     return _dispatch(
         kernels,
         weight,
@@ -247,7 +247,7 @@ def gate_up_quantize(
     assert out.width == weight.rows // 2 and out.q.shape[0] >= rows and out.norm is None, out.q
     assert can_fuse_gate_up(table, weight, rows), weight
     tile = table.tile_for("gate_up", weight, rows)
-    assert tile.rows > 1 and tile.tile_rows % (2 * QUANT_RUN) == 0, tile
+    assert tile.rows > 1 and tile.tile_rows % (2 * out.group) == 0, tile
     return _dispatch(
         kernels,
         weight,
@@ -280,13 +280,14 @@ def _dispatch(
 ) -> Dispatch:
     norm = None if isinstance(x, Tensor) else x.norm
     inputs = (x,) if isinstance(x, Tensor) else (x.q, x.scales)
+    lanes = _lanes(kernels.device, tile.lanes)
     kernel = kernels.get(
         "matvec",
         {
             "weight": weight.type.name.lower(),
             "operand": "matvec_int8" if weight.is_quantized else "matvec_float",
             "norm": "norm_done" if norm is None else "norm_ahead",
-            "lanes": _lanes(kernels.device, tile.lanes),
+            "lanes": lanes,
             **includes,
         },
         LANES=tile.lanes,
@@ -294,6 +295,7 @@ def _dispatch(
         UNITS=tile.units,
         WG=tile.workgroup,
         M=group,
+        **({"SUBGROUP": kernels.device.subgroup_size} if lanes == "lanes_subgroups" else {}),
         **constants,
     )
     tiles = -(-part.rows // tile.tile_rows)
@@ -315,4 +317,7 @@ def _dispatch(
 def _lanes(device: Device, lanes: int) -> str:
     if lanes == 1:
         return "lanes_single"
-    return "lanes_subgroup" if lanes <= (device.subgroup_size or 0) else "lanes_workgroup"
+    subgroup = device.subgroup_size
+    if subgroup is None:
+        return "lanes_workgroup"
+    return "lanes_subgroup" if lanes <= subgroup else "lanes_subgroups"

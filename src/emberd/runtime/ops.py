@@ -23,6 +23,7 @@ MAX_SPLITS = 64
 
 _LANES = 128  # of kernels whose lanes are independent
 _HEADS_TOGETHER = 4  # query heads of one attention_decode workgroup
+DECODE_LANES = 512
 _SPLIT_TOKENS = 128  # least share of a context that is worth a workgroup of its own
 
 
@@ -240,23 +241,16 @@ def attention_decode(
     else:
         assert head_dim % 32 == 0 and y.width == num_heads * head_dim, y
         target, out = "attended_int8", (y.q, y.scales)
-    subgroup = kernels.device.subgroup_size
     out_includes = {"kv": kv}
     if target == "attended_int8":
         out_includes["quantize"] = quantize_include(kernels.device)
-    kernel = kernels.get(
-        "attention_decode",
-        {
-            **(out_includes if splits == 1 else {"kv": kv}),
-            "heads": "heads_normed" if rotation.norms else "heads_plain",
-            "reduce": "reduce4_subgroup" if subgroup else "reduce4",
-            "target": target if splits == 1 else "attended_split",
-        },
-        HEAD_DIM=head_dim,
-        HALVES=rotation.pairing == "halves",
-        WG=_decode_lanes(kernels.device, head_dim, splits),
-        SPLIT_TOKENS=_SPLIT_TOKENS,
-        **({"SUBGROUP": subgroup} if subgroup else {}),
+    kernel = _decode_kernel(
+        kernels,
+        {**(out_includes if splits == 1 else {"kv": kv}), "target": target if splits == 1 else "attended_split"},
+        rotation,
+        head_dim,
+        splits,
+        BLOCK_SIZE=block_size,
         **(groups if splits == 1 else {}),
     )
     head_groups = -(-(num_heads // num_kv_heads) // _HEADS_TOGETHER)
@@ -268,7 +262,6 @@ def attention_decode(
         (splits, num_kv_heads * head_groups, rows),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
-        block_size=block_size,
         table_width=block_tables.shape[1],
         window=window,
         splits=splits,
@@ -284,7 +277,7 @@ def attention_decode(
             "attention_decode_merge",
             {**out_includes, "target": target},
             HEAD_DIM=head_dim,
-            WG=64,
+            WG=256 if kernels.device.subgroup_size else 64,
             SPLIT_TOKENS=_SPLIT_TOKENS,
             **groups,
         ),
@@ -297,10 +290,47 @@ def attention_decode(
     return [split, merge]
 
 
-def _decode_lanes(device: Device, head_dim: int, splits: int) -> int:
-    """Lanes, and keys a tile: more where one workgroup has a whole context, if workgroup memory allows."""
-    wide = splits == 1 and head_dim <= 128 and device.subgroup_size is not None
-    return 256 if wide and device.max_workgroup_size >= 256 else 128
+def _decode_kernel(
+    kernels: Kernels,
+    includes: dict[str, str],
+    rotation: Rotation,
+    head_dim: int,
+    splits: int,
+    **constants: Constant,
+) -> Kernel:
+    """`attention_decode`, or `attention_decode_subgroups` where the device and the heads allow it."""
+    device, normed = kernels.device, bool(rotation.norms)
+    subgroup = device.subgroup_size
+    constants |= {
+        "HEAD_DIM": head_dim,
+        "HALVES": rotation.pairing == "halves",
+        "SPLIT_TOKENS": _SPLIT_TOKENS,
+    }
+    parts = 1 << (-(-head_dim // 8) - 1).bit_length()
+    if subgroup is None or head_dim % 8 or rotation.dims % 16 or parts > subgroup:
+        return kernels.get(
+            "attention_decode",
+            {**includes, "heads": "heads_normed" if normed else "heads_plain"},
+            WG=128,
+            **constants,
+        )
+    includes = {name: value for name, value in includes.items() if name != "kv"}
+    return kernels.get(
+        "attention_decode_subgroups",
+        {**includes, "heads": "octets_normed" if normed else "octets_plain"},
+        WG=_decode_lanes(device, head_dim, subgroup),
+        SUBGROUP=subgroup,
+        PARTS=parts,
+        **constants,
+    )
+
+
+def _decode_lanes(device: Device, head_dim: int, subgroup: int) -> int:
+    """As many lanes as are of use, if workgroup memory holds what their subgroups sum up."""
+    lanes = min(DECODE_LANES, device.max_workgroup_size)
+    while lanes > subgroup and 16 * head_dim * lanes // subgroup > device.max_workgroup_bytes // 2:
+        lanes //= 2
+    return lanes
 
 
 def prefill_tile_size(device: Device, *, num_heads: int) -> int:

@@ -1,0 +1,223 @@
+// attention_decode_subgroups: attention_decode for devices whose subgroups have one size
+//
+// Tensors, params, grid and result are attention_decode's. HEAD_DIM is a multiple of 8, rope_dim one of 16.
+// HEAD_DIM, HALVES, BLOCK_SIZE, SPLIT_TOKENS, WG, SUBGROUP, PARTS (HEAD_DIM / 8 rounded up to a power of two): const
+//
+// PARTS lanes share a key, eight dims of 16 bytes each, so that neighbouring lanes read neighbouring bytes. Each such
+// group walks keys of its own and keeps its own maximum: values are read together with keys, and nothing waits for
+// another group before the end. Every group rotates the queries and the new key itself, which costs no wait either.
+struct Params {
+  num_heads: u32, num_kv_heads: u32, table_width: u32, window: u32, splits: u32,
+  qk_width: u32, v_width: u32, v_column: u32, rope_dim: u32, scale: f32, eps: f32
+}
+@group(0) @binding(0) var<storage, read> qk: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read> v: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read_write> k_cache: array<vec4<u32>>;
+@group(0) @binding(3) var<storage, read_write> v_cache: array<vec4<u32>>;
+@group(0) @binding(4) var<storage, read> block_tables: array<i32>;
+@group(0) @binding(5) var<storage, read> context_lens: array<i32>;
+@group(0) @binding(6) var<storage, read> cos_table: array<vec4<f32>>;
+@group(0) @binding(7) var<storage, read> sin_table: array<vec4<f32>>;
+@group(0) @binding(10) var<storage, read> count: array<u32>;
+@group(0) @binding(14) var<uniform> params: Params;
+#include "include/kv_wide.wgsl"
+#include "include/splits.wgsl"
+#include "include/eight.wgsl"
+
+const WORDS = HEAD_DIM / KV_DIMS;
+const OCTETS = HEAD_DIM / 8u; // of a head: lanes of a group beyond them multiply with zeros
+const GROUPS = WG / PARTS;
+const SUBGROUPS = WG / SUBGROUP;
+const JOINED = SUBGROUP / PARTS; // groups of a subgroup
+const HEADS_TOGETHER = 4u;
+const NEG_LARGE = -3.0e38;
+var<workgroup> most_parts: array<vec4<f32>, SUBGROUPS>;
+var<workgroup> total_parts: array<vec4<f32>, SUBGROUPS>;
+var<workgroup> sums: array<Kv, HEADS_TOGETHER * SUBGROUPS * WORDS>;
+#include "include/${heads}.wgsl"
+#include "include/rotate_octet.wgsl"
+#include "include/lanes_joined.wgsl"
+#include "include/${target}.wgsl"
+
+struct Four { h0: Eight, h1: Eight, h2: Eight, h3: Eight } // one octet of four heads
+
+fn slot_row(row: u32, position: u32, kv_head: u32) -> u32 {
+  let block = u32(block_tables[row * params.table_width + position / BLOCK_SIZE]);
+  return ((block * BLOCK_SIZE + position % BLOCK_SIZE) * params.num_kv_heads + kv_head) * OCTETS;
+}
+
+// Where four keys of a group start, GROUPS apart.
+fn rows_of(row: u32, key: u32, last: u32, kv_head: u32, place: u32) -> vec4<u32> {
+  return vec4<u32>(
+    slot_row(row, min(key, last), kv_head), slot_row(row, min(key + GROUPS, last), kv_head),
+    slot_row(row, min(key + 2u * GROUPS, last), kv_head), slot_row(row, min(key + 3u * GROUPS, last), kv_head))
+    + vec4<u32>(place);
+}
+
+struct FourWords { w0: vec4<u32>, w1: vec4<u32>, w2: vec4<u32>, w3: vec4<u32> }
+
+fn load_four(are_keys: bool, rows: vec4<u32>) -> FourWords {
+  if (are_keys) { return FourWords(k_cache[rows.x], k_cache[rows.y], k_cache[rows.z], k_cache[rows.w]); }
+  return FourWords(v_cache[rows.x], v_cache[rows.y], v_cache[rows.z], v_cache[rows.w]);
+}
+
+fn unpacked(w: vec4<u32>) -> Eight {
+  return Eight(
+    vec4<f32>(unpack2x16float(w.x), unpack2x16float(w.y)), vec4<f32>(unpack2x16float(w.z), unpack2x16float(w.w)));
+}
+
+fn packed(x: Eight) -> vec4<u32> {
+  return vec4<u32>(
+    pack2x16float(x.lo.xy), pack2x16float(x.lo.zw), pack2x16float(x.hi.xy), pack2x16float(x.hi.zw));
+}
+
+// To what f16 holds, nearest even. By bits, since a driver may drop a round trip through f16.
+fn as_f16(x: vec4<f32>) -> vec4<f32> {
+  let bits = bitcast<vec4<u32>>(x);
+  let even = (bits >> vec4<u32>(13u)) & vec4<u32>(1u);
+  return bitcast<vec4<f32>>((bits + vec4<u32>(0xfffu) + even) & vec4<u32>(0xffffe000u));
+}
+
+fn times(x: Eight, factor: f32) -> Eight { return Eight(x.lo * factor, x.hi * factor); }
+
+fn octet(base: u32, part: u32) -> Eight {
+  let i = base / 4u + 2u * min(part, OCTETS - 1u);
+  return Eight(qk[i], qk[i + 1u]);
+}
+
+fn product(a: Eight, b: Eight) -> f32 { return dot(a.lo, b.lo) + dot(a.hi, b.hi); }
+
+fn scores_of(q: Four, k: Eight) -> vec4<f32> {
+  return joined_parts(vec4<f32>(product(q.h0, k), product(q.h1, k), product(q.h2, k), product(q.h3, k)));
+}
+
+// sum * shrink and four keys' values by their weights, of one head.
+fn weighted(sum: Eight, shrink: f32, v0: Eight, v1: Eight, v2: Eight, v3: Eight, w: vec4<f32>) -> Eight {
+  return Eight(
+    sum.lo * shrink + v0.lo * w.x + v1.lo * w.y + v2.lo * w.z + v3.lo * w.w,
+    sum.hi * shrink + v0.hi * w.x + v1.hi * w.y + v2.hi * w.z + v3.hi * w.w);
+}
+
+fn keep_sum(head: u32, joint: u32, subgroup: u32, part: u32, sum: Eight) {
+  if (joint == head % JOINED && part < OCTETS) {
+    let at = (head * SUBGROUPS + subgroup) * WORDS + 2u * part;
+    sums[at] = sum.lo;
+    sums[at + 1u] = sum.hi;
+  }
+}
+
+@compute @workgroup_size(WG)
+fn attention_decode_subgroups(
+  @builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32
+) {
+  let row = group.z;
+  let rows = count[0];
+  let context = u32(context_lens[row]);
+  if (row >= rows) { return; }
+  let share = share_of(group.x, context);
+  if (group.x >= share.live) { return; }
+
+  let heads_each = params.num_heads / params.num_kv_heads;
+  let kv_head = group.y % params.num_kv_heads;
+  let first = group.y / params.num_kv_heads * 4u; // within the kv head's query heads
+  let first_head = kv_head * heads_each + first;
+  let num_heads = min(4u, heads_each - first);
+  let newest = context - 1u;
+  let has_new = group.x + 1u == share.live; // the last split
+  let end = min(share.end, newest); // of the keys that the cache holds
+  let last = max(end, 1u) - 1u;
+  let part = lane % PARTS;
+  let own = lane / PARTS; // this lane's group
+  let place = min(part, OCTETS - 1u);
+  let first_rows = rows_of(row, share.begin + own, last, kv_head, place);
+  var keys = load_four(true, first_rows);
+  var values = load_four(false, first_rows);
+
+  // The queries, the new key and value: rotated, and where the cache will hold them, as it will hold them.
+  let query = row * params.qk_width + first_head * HEAD_DIM;
+  let angles = angles_of(part, newest);
+  let live_scale = select(0.0, params.scale, part < OCTETS);
+  var q: Four;
+  q.h0 = times(rotated(normed(octet(query, part), part, false), part, lane, angles), live_scale);
+  q.h1 = times(
+    rotated(normed(octet(query + min(1u, num_heads - 1u) * HEAD_DIM, part), part, false), part, lane, angles), live_scale);
+  q.h2 = times(
+    rotated(normed(octet(query + min(2u, num_heads - 1u) * HEAD_DIM, part), part, false), part, lane, angles), live_scale);
+  q.h3 = times(
+    rotated(normed(octet(query + min(3u, num_heads - 1u) * HEAD_DIM, part), part, false), part, lane, angles), live_scale);
+  let key_head = row * params.qk_width + (params.num_heads + kv_head) * HEAD_DIM;
+  let full_key = rotated(normed(octet(key_head, part), part, true), part, lane, angles);
+  let new_key = Eight(as_f16(full_key.lo), as_f16(full_key.hi));
+  let v_at = (row * params.v_width + params.v_column + kv_head * HEAD_DIM) / 4u + 2u * place;
+  let new_value = Eight(as_f16(v[v_at]), as_f16(v[v_at + 1u]));
+  var most = scores_of(q, new_key); // as good a start as any, also where the new key is another split's
+  var total = vec4<f32>();
+  var sum: Four;
+  if (has_new && own == 0u) {
+    total = vec4<f32>(1.0);
+    sum = Four(new_value, new_value, new_value, new_value);
+    if (first == 0u && part < OCTETS) {
+      let at = slot_row(row, newest, kv_head) + part;
+      k_cache[at] = packed(new_key);
+      v_cache[at] = packed(new_value);
+    }
+  }
+
+  for (var tile = share.begin; tile < end; tile += 4u * GROUPS) {
+    let key = tile + own;
+    let more = tile + 4u * GROUPS < end;
+    var next = vec4<u32>();
+    if (more) { next = rows_of(row, key + 4u * GROUPS, last, kv_head, place); }
+    let none = vec4<f32>(NEG_LARGE);
+    let s0 = select(none, scores_of(q, unpacked(keys.w0)), key < end);
+    let s1 = select(none, scores_of(q, unpacked(keys.w1)), key + GROUPS < end);
+    let s2 = select(none, scores_of(q, unpacked(keys.w2)), key + 2u * GROUPS < end);
+    let s3 = select(none, scores_of(q, unpacked(keys.w3)), key + 3u * GROUPS < end);
+    if (more) { keys = load_four(true, next); }
+    let now = max(most, max(max(s0, s1), max(s2, s3)));
+    let shrink = exp(most - now);
+    most = now;
+    let w0 = exp(s0 - now);
+    let w1 = exp(s1 - now);
+    let w2 = exp(s2 - now);
+    let w3 = exp(s3 - now);
+    total = total * shrink + ((w0 + w1) + (w2 + w3));
+    let a = unpacked(values.w0);
+    let b = unpacked(values.w1);
+    let c = unpacked(values.w2);
+    let d = unpacked(values.w3);
+    sum.h0 = weighted(sum.h0, shrink.x, a, b, c, d, vec4<f32>(w0.x, w1.x, w2.x, w3.x));
+    sum.h1 = weighted(sum.h1, shrink.y, a, b, c, d, vec4<f32>(w0.y, w1.y, w2.y, w3.y));
+    sum.h2 = weighted(sum.h2, shrink.z, a, b, c, d, vec4<f32>(w0.z, w1.z, w2.z, w3.z));
+    sum.h3 = weighted(sum.h3, shrink.w, a, b, c, d, vec4<f32>(w0.w, w1.w, w2.w, w3.w));
+    if (more) { values = load_four(false, next); }
+  }
+
+  // Subgroups first, then the workgroup.
+  let subgroup = lane / SUBGROUP;
+  let joint = own % JOINED;
+  let most_joined = most_joined_groups(most);
+  if (lane % SUBGROUP == 0u) { most_parts[subgroup] = most_joined; }
+  workgroupBarrier();
+  var most_all = most_parts[0];
+  for (var s = 1u; s < SUBGROUPS; s++) { most_all = max(most_all, most_parts[s]); }
+  let factor = exp(most - most_all);
+  let total_joined = joined_groups(total * factor);
+  if (lane % SUBGROUP == 0u) { total_parts[subgroup] = total_joined; }
+  keep_sum(0u, joint, subgroup, part, joined_octets(times(sum.h0, factor.x)));
+  keep_sum(1u, joint, subgroup, part, joined_octets(times(sum.h1, factor.y)));
+  keep_sum(2u, joint, subgroup, part, joined_octets(times(sum.h2, factor.z)));
+  keep_sum(3u, joint, subgroup, part, joined_octets(times(sum.h3, factor.w)));
+  workgroupBarrier();
+  var total_all = total_parts[0];
+  for (var s = 1u; s < SUBGROUPS; s++) { total_all += total_parts[s]; }
+  let head_row = row * params.num_heads + first_head;
+  for (var i = lane; i < num_heads * WORDS; i += WG) {
+    let column = i / WORDS;
+    let w = i % WORDS;
+    var value = Kv();
+    for (var s = 0u; s < SUBGROUPS; s++) { value += sums[(column * SUBGROUPS + s) * WORDS + w]; }
+    attended(value, column, w, head_row, group.x, most_all[column], total_all[column]);
+  }
+  finish_attended(head_row, num_heads, lane);
+}
