@@ -177,9 +177,9 @@ fn attention_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invo
     let score = select(vec4<f32>(NEG_LARGE), scores_of(key_row), lane < num_keys); // lanes past the end: the last key
     key_row = slot_row(row, min(tile + WG + lane, last), kv_head); // the next tile's
     let now = max(most, most_of(score, lane));
-    let shrink = exp(most - now);
+    let shrink = exp2(most - now);
     most = now;
-    let weight = select(vec4<f32>(), exp(score - most), lane < num_keys);
+    let weight = select(vec4<f32>(), exp2(score - most), lane < num_keys);
     weights[lane] = weight;
     total = total * shrink + weight;
     sum = KvFour(sum[0] * shrink.x, sum[1] * shrink.y, sum[2] * shrink.z, sum[3] * shrink.w);

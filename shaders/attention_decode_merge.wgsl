@@ -46,8 +46,8 @@ fn attention_decode_merge(
       split_sums[at.x + WORDS].y, split_sums[at.y + WORDS].y, split_sums[at.z + WORDS].y, split_sums[at.w + WORDS].y);
     let now = max(most, max(max(mosts.x, mosts.y), max(mosts.z, mosts.w)));
     let there = vec4<u32>(s) + vec4<u32>(0u, 1u, 2u, 3u) * PARTS < vec4<u32>(live);
-    let weights = select(vec4<f32>(), exp(mosts - now), there);
-    let shrink = exp(most - now);
+    let weights = select(vec4<f32>(), exp2(mosts - now), there);
+    let shrink = exp2(most - now);
     value = value * shrink + a * weights.x + b * weights.y + c * weights.z + d * weights.w;
     total = total * shrink + dot(totals, weights);
     most = now;
@@ -62,7 +62,7 @@ fn attention_decode_merge(
     total = 0.0;
     for (var p = 0u; p < parts; p++) {
       let state = part_states[p * WORDS + w];
-      let weight = exp(state.x - most);
+      let weight = exp2(state.x - most);
       value += part_sums[p * WORDS + w] * weight;
       total += state.y * weight;
     }

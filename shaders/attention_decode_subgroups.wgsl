@@ -29,17 +29,15 @@ const OCTETS = HEAD_DIM / 8u; // of a head: lanes of a group beyond them multipl
 const GROUPS = WG / PARTS;
 const SUBGROUPS = WG / SUBGROUP;
 const JOINED = SUBGROUP / PARTS; // groups of a subgroup
-const HEADS_TOGETHER = 4u;
 const NEG_LARGE = -3.0e38;
-var<workgroup> most_parts: array<vec4<f32>, SUBGROUPS>;
-var<workgroup> total_parts: array<vec4<f32>, SUBGROUPS>;
-var<workgroup> sums: array<Kv, HEADS_TOGETHER * SUBGROUPS * WORDS>;
 #include "include/${heads}.wgsl"
 #include "include/rotate_octet.wgsl"
+#include "include/${together}.wgsl"
 #include "include/lanes_joined.wgsl"
+var<workgroup> most_parts: array<Each, SUBGROUPS>;
+var<workgroup> total_parts: array<Each, SUBGROUPS>;
+var<workgroup> sums: array<Kv, HEADS_TOGETHER * SUBGROUPS * WORDS>;
 #include "include/${target}.wgsl"
-
-struct Four { h0: Eight, h1: Eight, h2: Eight, h3: Eight } // one octet of four heads
 
 fn slot_row(row: u32, position: u32, kv_head: u32) -> u32 {
   let block = u32(block_tables[row * params.table_width + position / BLOCK_SIZE]);
@@ -87,8 +85,11 @@ fn octet(base: u32, part: u32) -> Eight {
 
 fn product(a: Eight, b: Eight) -> f32 { return dot(a.lo, b.lo) + dot(a.hi, b.hi); }
 
-fn scores_of(q: Four, k: Eight) -> vec4<f32> {
-  return joined_parts(vec4<f32>(product(q.h0, k), product(q.h1, k), product(q.h2, k), product(q.h3, k)));
+fn scores_of(q: Octets, k: Eight) -> Each { return joined_parts(products(q, k)); }
+
+// A query head at `base`, rotated; lanes past the head get zeros by their scale.
+fn query_of(base: u32, part: u32, lane: u32, angles: Angles, scale: f32) -> Eight {
+  return times(rotated(normed(octet(base, part), part, false), part, lane, angles), scale);
 }
 
 // sum * shrink and four keys' values by their weights, of one head.
@@ -119,9 +120,9 @@ fn attention_decode_subgroups(
 
   let heads_each = params.num_heads / params.num_kv_heads;
   let kv_head = group.y % params.num_kv_heads;
-  let first = group.y / params.num_kv_heads * 4u; // within the kv head's query heads
+  let first = group.y / params.num_kv_heads * HEADS_TOGETHER; // within the kv head's query heads
   let first_head = kv_head * heads_each + first;
-  let num_heads = min(4u, heads_each - first);
+  let num_heads = min(HEADS_TOGETHER, heads_each - first);
   let newest = context - 1u;
   let has_new = group.x + 1u == share.live; // the last split
   let end = min(share.end, newest); // of the keys that the cache holds
@@ -137,25 +138,18 @@ fn attention_decode_subgroups(
   let query = row * params.qk_width + first_head * HEAD_DIM;
   let angles = angles_of(part, newest);
   let live_scale = select(0.0, params.scale, part < OCTETS);
-  var q: Four;
-  q.h0 = times(rotated(normed(octet(query, part), part, false), part, lane, angles), live_scale);
-  q.h1 = times(
-    rotated(normed(octet(query + min(1u, num_heads - 1u) * HEAD_DIM, part), part, false), part, lane, angles), live_scale);
-  q.h2 = times(
-    rotated(normed(octet(query + min(2u, num_heads - 1u) * HEAD_DIM, part), part, false), part, lane, angles), live_scale);
-  q.h3 = times(
-    rotated(normed(octet(query + min(3u, num_heads - 1u) * HEAD_DIM, part), part, false), part, lane, angles), live_scale);
+  let q = queries_of(query, num_heads, part, lane, angles, live_scale);
   let key_head = row * params.qk_width + (params.num_heads + kv_head) * HEAD_DIM;
   let full_key = rotated(normed(octet(key_head, part), part, true), part, lane, angles);
   let new_key = Eight(as_f16(full_key.lo), as_f16(full_key.hi));
   let v_at = (row * params.v_width + params.v_column + kv_head * HEAD_DIM) / 4u + 2u * place;
   let new_value = Eight(as_f16(v[v_at]), as_f16(v[v_at + 1u]));
   var most = scores_of(q, new_key); // as good a start as any, also where the new key is another split's
-  var total = vec4<f32>();
-  var sum: Four;
+  var total = Each();
+  var sum: Octets;
   if (has_new && own == 0u) {
-    total = vec4<f32>(1.0);
-    sum = Four(new_value, new_value, new_value, new_value);
+    total = Each(1.0);
+    sum = octets_of(new_value);
     if (first == 0u && part < OCTETS) {
       let at = slot_row(row, newest, kv_head) + part;
       k_cache[at] = packed(new_key);
@@ -168,28 +162,25 @@ fn attention_decode_subgroups(
     let more = tile + 4u * GROUPS < end;
     var next = vec4<u32>();
     if (more) { next = rows_of(row, key + 4u * GROUPS, last, kv_head, place); }
-    let none = vec4<f32>(NEG_LARGE);
+    let none = Each(NEG_LARGE);
     let s0 = select(none, scores_of(q, unpacked(keys.w0)), key < end);
     let s1 = select(none, scores_of(q, unpacked(keys.w1)), key + GROUPS < end);
     let s2 = select(none, scores_of(q, unpacked(keys.w2)), key + 2u * GROUPS < end);
     let s3 = select(none, scores_of(q, unpacked(keys.w3)), key + 3u * GROUPS < end);
     if (more) { keys = load_four(true, next); }
     let now = max(most, max(max(s0, s1), max(s2, s3)));
-    let shrink = exp(most - now);
+    let shrink = exp2(most - now);
     most = now;
-    let w0 = exp(s0 - now);
-    let w1 = exp(s1 - now);
-    let w2 = exp(s2 - now);
-    let w3 = exp(s3 - now);
+    let w0 = exp2(s0 - now);
+    let w1 = exp2(s1 - now);
+    let w2 = exp2(s2 - now);
+    let w3 = exp2(s3 - now);
     total = total * shrink + ((w0 + w1) + (w2 + w3));
     let a = unpacked(values.w0);
     let b = unpacked(values.w1);
     let c = unpacked(values.w2);
     let d = unpacked(values.w3);
-    sum.h0 = weighted(sum.h0, shrink.x, a, b, c, d, vec4<f32>(w0.x, w1.x, w2.x, w3.x));
-    sum.h1 = weighted(sum.h1, shrink.y, a, b, c, d, vec4<f32>(w0.y, w1.y, w2.y, w3.y));
-    sum.h2 = weighted(sum.h2, shrink.z, a, b, c, d, vec4<f32>(w0.z, w1.z, w2.z, w3.z));
-    sum.h3 = weighted(sum.h3, shrink.w, a, b, c, d, vec4<f32>(w0.w, w1.w, w2.w, w3.w));
+    sum = add_values(sum, shrink, a, b, c, d, array<Each, 4>(w0, w1, w2, w3));
     if (more) { values = load_four(false, next); }
   }
 
@@ -201,13 +192,10 @@ fn attention_decode_subgroups(
   workgroupBarrier();
   var most_all = most_parts[0];
   for (var s = 1u; s < SUBGROUPS; s++) { most_all = max(most_all, most_parts[s]); }
-  let factor = exp(most - most_all);
+  let factor = exp2(most - most_all);
   let total_joined = joined_groups(total * factor);
   if (lane % SUBGROUP == 0u) { total_parts[subgroup] = total_joined; }
-  keep_sum(0u, joint, subgroup, part, joined_octets(times(sum.h0, factor.x)));
-  keep_sum(1u, joint, subgroup, part, joined_octets(times(sum.h1, factor.y)));
-  keep_sum(2u, joint, subgroup, part, joined_octets(times(sum.h2, factor.z)));
-  keep_sum(3u, joint, subgroup, part, joined_octets(times(sum.h3, factor.w)));
+  keep_sums(sum, factor, joint, subgroup, part);
   workgroupBarrier();
   var total_all = total_parts[0];
   for (var s = 1u; s < SUBGROUPS; s++) { total_all += total_parts[s]; }
@@ -217,7 +205,7 @@ fn attention_decode_subgroups(
     let w = i % WORDS;
     var value = Kv();
     for (var s = 0u; s < SUBGROUPS; s++) { value += sums[(column * SUBGROUPS + s) * WORDS + w]; }
-    attended(value, column, w, head_row, group.x, most_all[column], total_all[column]);
+    attended(value, column, w, head_row, group.x, of_head(most_all, column), of_head(total_all, column));
   }
   finish_attended(head_row, num_heads, lane);
 }

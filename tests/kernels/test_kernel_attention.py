@@ -236,12 +236,35 @@ def test_attention_decode_to_int8(
     _decode(kernels, rng, shape, window=0, splits=splits, int8=True)
 
 
-def test_attention_decode_by_subgroups_with_the_lanes_of_a_gpu(
-    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize("shape", [(9, 3, 64), (14, 2, 32), (5, 1, 48)])
+def test_attention_decode_by_subgroups(
+    device: Device,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    shape: tuple[int, int, int],
+    norms: bool,
 ) -> None:
+    """Groups of a whole subgroup and of half of one, heads that do not fill theirs, a tile and more than one."""
     kernels = Kernels(with_subgroups(device))
-    monkeypatch.setattr(ops, "_decode_lanes", lambda *_: 256)
-    _decode(kernels, rng, (8, 2, 64), window=0, splits=1, int8=True)
+    subgroup, head_dim = kernels.device.subgroup_size or 0, shape[2]
+    if head_dim > 8 * subgroup:
+        pytest.skip(f"heads of {head_dim} dims need more lanes than {subgroup}")
+    for together, lanes, window, splits in (
+        (4, 64, 0, 1),
+        (4, 256, 0, 3),
+        (4, 64, 40, 2),
+        (1, 64, 0, 2),
+        (1, 256, 40, 1),
+    ):
+        monkeypatch.setattr(ops, "DECODE_LANES", {together: lanes})
+        monkeypatch.setattr(ops, "ALONE", 0 if together == 4 else 1 << 30)
+        int8 = head_dim % 32 == 0 and bool(rng.integers(2))
+        _decode(kernels, rng, shape, window=window, splits=splits, norms=norms, int8=int8)
+    assert {kernel.key.name for kernel in kernels.all()} == {
+        "attention_decode_subgroups",
+        "attention_decode_merge",
+    }
 
 
 @pytest.mark.parametrize(

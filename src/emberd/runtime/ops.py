@@ -6,6 +6,7 @@ order are the kernels' own. T: rows of the bucket; what changes from step to ste
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,7 +24,8 @@ MAX_SPLITS = 64
 
 _LANES = 128  # of kernels whose lanes are independent
 _HEADS_TOGETHER = 4  # query heads of one attention_decode workgroup
-DECODE_LANES = 512
+DECODE_LANES = {1: 256, 4: 128}
+ALONE = 64
 _SPLIT_TOKENS = 128  # least share of a context that is worth a workgroup of its own
 
 
@@ -241,19 +243,20 @@ def attention_decode(
     else:
         assert head_dim % 32 == 0 and y.width == num_heads * head_dim, y
         target, out = "attended_int8", (y.q, y.scales)
-    out_includes = {"kv": kv}
+    out_includes = {}
     if target == "attended_int8":
         out_includes["quantize"] = quantize_include(kernels.device)
-    kernel = _decode_kernel(
+    kernel, together = _decode_kernel(
         kernels,
-        {**(out_includes if splits == 1 else {"kv": kv}), "target": target if splits == 1 else "attended_split"},
+        {**out_includes, "target": target} if splits == 1 else {"target": "attended_split"},
         rotation,
         head_dim,
-        splits,
+        num_heads // num_kv_heads,
+        rows * num_kv_heads * splits,
         BLOCK_SIZE=block_size,
         **(groups if splits == 1 else {}),
     )
-    head_groups = -(-(num_heads // num_kv_heads) // _HEADS_TOGETHER)
+    head_groups = -(-(num_heads // num_kv_heads) // together)
     caches, places = (k_cache, v_cache), (block_tables, context_lens)
     angles = (rotation.cos, rotation.sin, *rotation.norms)
     split = kernels.dispatch(
@@ -266,7 +269,7 @@ def attention_decode(
         window=window,
         splits=splits,
         rope_dim=rotation.dims,
-        scale=scale,
+        scale=scale * math.log2(math.e),
         eps=rotation.eps,
         **heads.sizes,
     )
@@ -275,7 +278,7 @@ def attention_decode(
     merge = kernels.dispatch(
         kernels.get(
             "attention_decode_merge",
-            {**out_includes, "target": target},
+            {**out_includes, "target": target, "kv": kv},
             HEAD_DIM=head_dim,
             WG=256 if kernels.device.subgroup_size else 64,
             SPLIT_TOKENS=_SPLIT_TOKENS,
@@ -295,10 +298,14 @@ def _decode_kernel(
     includes: dict[str, str],
     rotation: Rotation,
     head_dim: int,
-    splits: int,
+    group: int,
+    workgroups: int,
     **constants: Constant,
-) -> Kernel:
-    """`attention_decode`, or `attention_decode_subgroups` where the device and the heads allow it."""
+) -> tuple[Kernel, int]:
+    """`attention_decode`, or `attention_decode_subgroups` where device and heads allow it; heads of a workgroup.
+
+    `workgroups`: there are with as many of the `group` heads of a kv head in each as a workgroup can take.
+    """
     device, normed = kernels.device, bool(rotation.norms)
     subgroup = device.subgroup_size
     constants |= {
@@ -308,27 +315,28 @@ def _decode_kernel(
     }
     parts = 1 << (-(-head_dim // 8) - 1).bit_length()
     if subgroup is None or head_dim % 8 or rotation.dims % 16 or parts > subgroup:
-        return kernels.get(
-            "attention_decode",
-            {**includes, "heads": "heads_normed" if normed else "heads_plain"},
-            WG=128,
-            **constants,
-        )
-    includes = {name: value for name, value in includes.items() if name != "kv"}
-    return kernels.get(
+        includes["heads"] = "heads_normed" if normed else "heads_plain"
+        includes["kv"] = _kv_include(device, head_dim)
+        return kernels.get("attention_decode", includes, WG=128, **constants), _HEADS_TOGETHER
+    together = 1 if workgroups < ALONE or group == 1 else _HEADS_TOGETHER
+    includes["heads"] = "octets_normed" if normed else "octets_plain"
+    includes["together"] = "heads_one" if together == 1 else "heads_four"
+    kernel = kernels.get(
         "attention_decode_subgroups",
-        {**includes, "heads": "octets_normed" if normed else "octets_plain"},
-        WG=_decode_lanes(device, head_dim, subgroup),
+        includes,
+        WG=_decode_lanes(device, head_dim, together),
         SUBGROUP=subgroup,
         PARTS=parts,
         **constants,
     )
+    return kernel, together
 
 
-def _decode_lanes(device: Device, head_dim: int, subgroup: int) -> int:
+def _decode_lanes(device: Device, head_dim: int, together: int) -> int:
     """As many lanes as are of use, if workgroup memory holds what their subgroups sum up."""
-    lanes = min(DECODE_LANES, device.max_workgroup_size)
-    while lanes > subgroup and 16 * head_dim * lanes // subgroup > device.max_workgroup_bytes // 2:
+    lanes, subgroup = DECODE_LANES[together], device.subgroup_size or 1
+    lanes = max(subgroup, min(lanes, device.max_workgroup_size))
+    while lanes > subgroup and 8 * head_dim * together * lanes // subgroup > device.max_workgroup_bytes:
         lanes //= 2
     return lanes
 
