@@ -6,13 +6,17 @@ struct Octets { h0: Eight, h1: Eight, h2: Eight, h3: Eight } // a lane's eight d
 fn octets_of(value: Eight) -> Octets { return Octets(value, value, value, value); }
 
 // Heads past the last: the last.
-fn queries_of(query: u32, num_heads: u32, part: u32, lane: u32, angles: Angles, scale: f32) -> Octets {
+fn projected_heads(base: u32, num_heads: u32, part: u32) -> Octets {
   let last = num_heads - 1u;
   return Octets(
-    query_of(query, part, lane, angles, scale),
-    query_of(query + min(1u, last) * HEAD_DIM, part, lane, angles, scale),
-    query_of(query + min(2u, last) * HEAD_DIM, part, lane, angles, scale),
-    query_of(query + min(3u, last) * HEAD_DIM, part, lane, angles, scale));
+    octet(base, part), octet(base + min(1u, last) * HEAD_DIM, part),
+    octet(base + min(2u, last) * HEAD_DIM, part), octet(base + min(3u, last) * HEAD_DIM, part));
+}
+
+fn queries_of(x: Octets, part: u32, lane: u32, angles: Angles, scale: f32) -> Octets {
+  return Octets(
+    query_of(x.h0, part, lane, angles, scale), query_of(x.h1, part, lane, angles, scale),
+    query_of(x.h2, part, lane, angles, scale), query_of(x.h3, part, lane, angles, scale));
 }
 
 fn products(q: Octets, k: Eight) -> Each {

@@ -5,8 +5,10 @@ struct Octets { h0: Eight } // a lane's eight dims of every head
 
 fn octets_of(value: Eight) -> Octets { return Octets(value); }
 
-fn queries_of(query: u32, num_heads: u32, part: u32, lane: u32, angles: Angles, scale: f32) -> Octets {
-  return Octets(query_of(query, part, lane, angles, scale));
+fn projected_heads(base: u32, num_heads: u32, part: u32) -> Octets { return Octets(octet(base, part)); }
+
+fn queries_of(x: Octets, part: u32, lane: u32, angles: Angles, scale: f32) -> Octets {
+  return Octets(query_of(x.h0, part, lane, angles, scale));
 }
 
 fn products(q: Octets, k: Eight) -> Each { return product(q.h0, k); }

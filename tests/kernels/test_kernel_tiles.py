@@ -54,7 +54,7 @@ def check_tile(
         weight = upload_matrix(kernels.device, [(raw, kind)])
         check_product(kernels, rng, weight, floats, tokens=3, live=2, table=with_rows_tile(tile))
     elif form == "output":
-        table = replace(NARROW.matvec, output=((1, tile),))
+        table = replace(NARROW.matvec, output=((1, 1, tile),))
         check_output(kernels, rng, kind, table, rows=2 * tile.tile_rows)
     else:
         table = replace(NARROW.matvec, gate_up=((1, tile),))

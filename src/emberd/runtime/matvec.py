@@ -47,7 +47,7 @@ class MatvecTable:
     tokens: int
     group: int
     rows: tuple[tuple[int, int, MatvecTile], ...]  # least tokens, least weight rows
-    output: tuple[tuple[int, MatvecTile], ...]  # least tokens
+    output: tuple[tuple[int, int, MatvecTile], ...]  # least tokens, least columns
     gate_up: tuple[tuple[int, MatvecTile], ...]  # least tokens
     tuned: Mapping[Product, MatvecTile] = field(default_factory=dict)
 
@@ -56,7 +56,7 @@ class MatvecTable:
         if tile := self.tuned.get(Product.of(form, weight, tokens)):
             return tile
         if form == "output":
-            return self.output_tile(tokens)
+            return self.output_tile(tokens, weight.cols)
         return (
             self.gate_up_tile(tokens) if form == "gate_up" else self.rows_tile(tokens, weight.rows)
         )
@@ -64,8 +64,8 @@ class MatvecTable:
     def rows_tile(self, tokens: int, rows: int) -> MatvecTile:
         return [tile for t, r, tile in self.rows if t <= tokens and r <= rows][-1]
 
-    def output_tile(self, tokens: int) -> MatvecTile:
-        return [tile for t, tile in self.output if t <= tokens][-1]
+    def output_tile(self, tokens: int, cols: int) -> MatvecTile:
+        return [tile for t, c, tile in self.output if t <= tokens and c <= cols][-1]
 
     def gate_up_tile(self, tokens: int) -> MatvecTile:
         return [tile for t, tile in self.gate_up if t <= tokens][-1]
@@ -84,7 +84,7 @@ def default_matvec_table(device: Device) -> MatvecTable:
             tokens=1 << 30,
             group=4,
             rows=((1, 1, MatvecTile(1, 4, 8)),),
-            output=((1, MatvecTile(1, 4, 8)),),
+            output=((1, 1, MatvecTile(1, 4, 8)),),
             gate_up=((1, MatvecTile(1, 4, 16)),),
         )
     lanes = device.subgroup_size or 32
@@ -99,7 +99,11 @@ def default_matvec_table(device: Device) -> MatvecTable:
             (3, 1, MatvecTile(lanes, 2, max(64, lanes), 2)),
             (3, 16384, MatvecTile(lanes, 4, max(64, lanes))),
         ),
-        output=((1, MatvecTile(lanes, 1, lanes * 32) if wide else many), (3, many)),
+        output=(
+            (1, 1, MatvecTile(lanes, 1, lanes * 16) if wide else many),
+            *(((1, 8192, MatvecTile(2 * lanes, 1, lanes * 32)),) if wide else ()),
+            (3, 1, many),
+        ),
         gate_up=((1, MatvecTile(lanes, 4, lanes * 16)),),
     )
 
@@ -109,7 +113,7 @@ def matvec_tiles(device: Device, form: Form) -> tuple[MatvecTile, ...]:
     table = default_matvec_table(device)
     rules = {
         "rows": [tile for _, _, tile in table.rows],
-        "output": [tile for _, tile in table.output],
+        "output": [tile for _, _, tile in table.output],
         "gate_up": [tile for _, tile in table.gate_up],
     }
     lanes = device.subgroup_size or 32
