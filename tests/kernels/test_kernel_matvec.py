@@ -55,7 +55,9 @@ def test_lanes_share_rows_in_fused_forms(
     check_gate_up(kernels, rng, GGMLType.Q4_K, table, width=96)
 
 
-@pytest.mark.parametrize(("times", "rows", "lanes"), [(1, 4, 16), (1, 2, 8), (2, 2, 32), (4, 4, 16)])
+@pytest.mark.parametrize(
+    ("times", "rows", "lanes"), [(1, 4, 16), (1, 2, 8), (2, 2, 32), (4, 4, 16)]
+)
 def test_fused_forms_by_subgroups(
     device: Device, rng: np.random.Generator, times: int, rows: int, lanes: int
 ) -> None:

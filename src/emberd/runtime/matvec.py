@@ -299,7 +299,7 @@ def _dispatch(
         UNITS=tile.units,
         WG=tile.workgroup,
         M=group,
-        **({"SUBGROUP": kernels.device.subgroup_size} if lanes == "lanes_subgroups" else {}),
+        **({"SUBGROUP": kernels.device.subgroup_size or 0} if lanes == "lanes_subgroups" else {}),
         **constants,
     )
     tiles = -(-part.rows // tile.tile_rows)
