@@ -4,9 +4,11 @@ EmberdError
 ├── BadRequestError          the caller's input is wrong; `param` names the field       400
 │   └── ContextOverflowError the prompt is longer than the served context               400
 ├── ModelNotFoundError       no model of that name                                      404
+├── NotFoundError            no stored object of that id                                404
 ├── NotSupportedError        known to the protocol, not to this build or model          501
 ├── ModelFileError           a file that is damaged, hostile or not supported           400
 ├── ModelLoadError           the file is fine, loading it failed                        500
+├── DownloadError            a registry, hub or disk that fails in a pull                502
 ├── OverloadedError          the daemon is leaving; retry later                         503
 │   └── QueueFullError       as many sequences run and wait as may      429, 503 or 529, by API
 ├── WorkerDiedError          the worker process ended under a running request           500
@@ -70,6 +72,15 @@ class ModelNotFoundError(EmberdError):
         self.name = name
 
 
+class NotFoundError(EmberdError):
+    """Nothing is stored under an id. `code` is for programs, where the API has a word for it."""
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
 class NotSupportedError(EmberdError):
     """A feature the protocol knows and this build or model does not serve."""
 
@@ -84,6 +95,10 @@ class ModelFileError(EmberdError):
 
 class ModelLoadError(EmberdError):
     """Loading failed for a reason outside the file: memory, device, worker."""
+
+
+class DownloadError(EmberdError):
+    """A registry or hub that cannot be reached or sends what it should not, or a disk without room for it."""
 
 
 class OverloadedError(EmberdError):

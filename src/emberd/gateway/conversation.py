@@ -79,7 +79,8 @@ class Conversation:
         if thinking is None and wish.required and wish.mode is not False:
             raise BadRequestError(f'"{name:.512}" does not support thinking', wish.param)
         support = tool_support(source)
-        messages, tools = with_reasoning_as(reasoning_name(source), self.messages), self.tools
+        messages = with_reasoning_as(reasoning_name(source), model.opened(self.messages))
+        tools = self.tools
         variables = dict(self.variables)
         unknown = "tool_calls" not in source and has_tool_messages(messages)
         if support is None and (tools or unknown):

@@ -18,9 +18,11 @@ from starlette.types import Scope
 from ..errors import (
     BadRequestError,
     ContextOverflowError,
+    DownloadError,
     EmberdError,
     ModelFileError,
     ModelNotFoundError,
+    NotFoundError,
     NotSupportedError,
     OverloadedError,
     QueueFullError,
@@ -67,10 +69,12 @@ def status_of(error: Exception, api: str = "openai") -> int:
             return 413
         case BadRequestError() | ModelFileError():
             return 400
-        case ModelNotFoundError():
+        case ModelNotFoundError() | NotFoundError():
             return 404
         case NotSupportedError():
             return 501 if error.param is None else 400  # a field is the caller's to leave out
+        case DownloadError():
+            return 502
         case QueueFullError():
             return _QUEUE_FULL[api]
         case OverloadedError():
@@ -182,6 +186,8 @@ def _code(error: Exception) -> str | None:
             return "context_length_exceeded"
         case ModelNotFoundError():
             return "model_not_found"
+        case NotFoundError():
+            return error.code
         case NotSupportedError():
             return "not_supported"
         case OverloadedError():

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Protocol
 
+from ..protocol import TokenTable
 from .bpe import BytePairEncoder, spelled_bytes
 from .guard import ControlGuard
 from .special import SpecialTokens
@@ -149,6 +150,15 @@ class Tokenizer:
     def controls(self, names: Iterable[str]) -> dict[str, int]:
         """Those of `names` that are control tokens, with their ids."""
         return {name: self._control[name] for name in names if name in self._control}
+
+    def token_table(self) -> TokenTable:
+        """The vocabulary as a grammar sees it. Takes a while for large ones."""
+        ids = range(self.vocab_size)
+        control = [i for i in ids if self.is_control(i)]
+        pieces = [self.token_bytes(i) for i in ids]
+        for i in control:
+            pieces[i] = self.token_text(i).encode("utf-8", "surrogateescape")
+        return TokenTable(tuple(pieces), tuple(control), tuple(sorted(self.stop_ids)))
 
     @cached_property
     def control_guard(self) -> ControlGuard:
