@@ -19,6 +19,7 @@ from ..config import Config
 from ..errors import BadRequestError, ContextOverflowError, OverloadedError, QueueFullError
 from ..models.loaded import LoadedModel
 from ..models.manager import ModelManager
+from ..models.pull import Pulls
 from ..text.reply import PLAIN, ReplyFormat
 from .embeddings import Embedded, embed_all
 from .generate import Generation
@@ -49,6 +50,9 @@ class Wish:
     defaults: dict[str, Any]  # of the protocol
     stop: tuple[str, ...] = ()
     context_length: int | None = None  # tokens the caller wants room for; None: what is served
+    context_param: str = "options.num_ctx"  # the field that says so
+    prompt_logprobs: int | None = None  # likeliest ones told at each place of the prompt; None: off
+    tell_end: bool = False  # log-probabilities include the token that ends the reply
 
 
 class Service:
@@ -57,6 +61,7 @@ class Service:
     def __init__(self, config: Config, manager: ModelManager) -> None:
         self.config = config
         self.manager = manager
+        self.pulls = Pulls(manager.store, config.registries)
         self.metrics = Metrics(manager.loaded, lambda: self.num_taken, config.queue_limit)
         manager.wrap = self.metrics.metered
         self.leaving = False
@@ -140,6 +145,7 @@ class Service:
     async def drain(self, grace: float) -> None:
         """Take nothing new; wait for what runs, and after `grace` seconds end it with an error."""
         self.leaving = True
+        self.pulls.end()
         try:
             await asyncio.wait_for(self._idle.wait(), grace)
         except asyncio.TimeoutError:
@@ -240,10 +246,11 @@ def _prompts(model: LoadedModel, ids: PromptIds, wish: Wish) -> Sequence[Prompt]
     served = model.context_length
     if wish.context_length is not None and wish.context_length > served:
         raise BadRequestError(
-            f"'options.num_ctx': {wish.context_length} tokens of context were asked for, and {served} are "
+            f"'{wish.context_param}': {wish.context_length} tokens of context were asked for, and {served} are "
             "served; ask for less, or serve more with --ctx",
-            "options.num_ctx",
+            wish.context_param,
         )
+    _check_bias(model, wish.sampling)
     stop_ids = tuple(sorted(model.tokenizer.stop_ids))
     params = sampling_params(wish.sampling, model.text.sampling_hints, wish.defaults, stop_ids)
     prompts: list[Prompt] = []
@@ -264,6 +271,18 @@ def _prompts(model: LoadedModel, ids: PromptIds, wish: Wish) -> Sequence[Prompt]
                     ),
                     wish.stop or model.text.recipe.stops,
                     ids.form,
+                    wish.prompt_logprobs,
+                    wish.tell_end,
                 )
             )
     return prompts
+
+
+def _check_bias(model: LoadedModel, sampling: Sampling) -> None:
+    size = model.tokenizer.vocab_size
+    for token_id, _ in sampling.logit_bias or ():
+        if not 0 <= token_id < size:
+            raise BadRequestError(
+                f"'logit_bias': {token_id} is no token of this model; ids go from 0 to {size - 1}",
+                "logit_bias",
+            )

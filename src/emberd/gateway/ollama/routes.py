@@ -10,7 +10,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from ... import __version__
-from ...errors import NotSupportedError
 from ...models.loaded import LoadedModel
 from ..body import ignored_header
 from ..generate import Generation
@@ -38,7 +37,9 @@ OLLAMA_VERSION = "0.12.6"  # the one whose API this is; clients compare it
 async def generate(request: Request) -> Response:
     body, raw = await read_body(request, GenerateRequest)
     body.refuse_unserved()
-    answer = Answer(body.model, response_text, with_context=not body.raw)
+    answer = Answer(
+        body.model, response_text, with_context=not body.raw, with_logprobs=bool(body.logprobs)
+    )
     if not body.prompt:
         return await _load_or_unload(request, body, answer)
     return await _generate(request, body, raw, answer, lambda model: generate_prompt(model, body))
@@ -48,7 +49,7 @@ async def generate(request: Request) -> Response:
 async def chat(request: Request) -> Response:
     body, raw = await read_body(request, ChatRequest)
     body.refuse_unserved()
-    answer = Answer(body.model, message_text)
+    answer = Answer(body.model, message_text, with_logprobs=bool(body.logprobs))
     if not body.messages:
         return await _load_or_unload(request, body, answer)
     return await _generate(
@@ -85,27 +86,6 @@ async def show_model(request: Request) -> Response:
     return JSONResponse(description)
 
 
-def _unserved(method: str, path: str) -> None:
-    async def refuse() -> Response:
-        raise NotSupportedError(f"{method} /api{path} is not supported by this build of emberd")
-
-    router.add_api_route(path, refuse, methods=[method], include_in_schema=False)
-
-
-for _method, _path in (
-    ("POST", "/pull"),
-    ("POST", "/push"),
-    ("POST", "/create"),
-    ("POST", "/copy"),
-    ("DELETE", "/delete"),
-    ("GET", "/blobs/{digest}"),  # HEAD too
-    ("POST", "/blobs/{digest}"),
-    ("POST", "/me"),
-    ("POST", "/signout"),
-):
-    _unserved(_method, _path)
-
-
 async def _generate(
     request: Request,
     body: GeneratingFields,
@@ -129,7 +109,7 @@ async def _start(
     request: Request, body: GeneratingFields, read_prompts: Callable[[LoadedModel], PromptIds]
 ) -> Generation:
     options = body.options or Options()
-    wish = Wish(options.sampling(), DEFAULTS, options.stops(), options.num_ctx)
+    wish = Wish(options.sampling(body.num_logprobs), DEFAULTS, options.stops(), options.num_ctx)
     start = service_of(request).start(
         request_id_of(request), body.model, body.keep_alive_seconds(), wish, read_prompts
     )
