@@ -54,6 +54,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="emberd-clients-") as name:
         folder = Path(name)
         models = models_folder(folder / "models")
+        tokenizer_folder.write(MODELS / FILES["qwen"], cache / "tokenizer")
         settings = {
             "ctx": 16384,
             "keep_alive": "-1",
@@ -95,7 +96,6 @@ def models_folder(folder: Path) -> Path:
             raise SystemExit(f"error: {file} is not in {MODELS}; scripts/fetch-models brings it")
         (folder / f"{name}.gguf").symlink_to(MODELS / file)
     agent_model.write(folder / "agent.gguf")
-    tokenizer_folder.write(MODELS / FILES["qwen"], folder.parent / "tokenizer")
     return folder
 
 
@@ -141,7 +141,7 @@ def run(client: Client, daemon: Daemon, environment: Path, folder: Path) -> str:
         "MODEL": "qwen",
         "EMBED_MODEL": "minilm",
         "AGENT_MODEL": "agent",
-        "TOKENIZER": str(folder / "tokenizer"),
+        "TOKENIZER": str(environment.parent / "tokenizer"),
         "CLIENT_CACHE": str(environment),
         "EMBERD_CASES": str(CASES.resolve()),
         "PYTHONDONTWRITEBYTECODE": "1",

@@ -15,7 +15,10 @@ SPLIT = (
 )
 
 
-def write(model: Path, folder: Path) -> Path:
+def write(model: Path, folder: Path) -> None:
+    """Written once: reading the vocabulary takes a while."""
+    if (folder / "tokenizer_config.json").is_file():
+        return
     fields = gguf.GGUFReader(model).fields
     tokens = fields["tokenizer.ggml.tokens"].contents()
     types = fields["tokenizer.ggml.token_type"].contents()
@@ -36,4 +39,3 @@ def write(model: Path, folder: Path) -> Path:
     end = tokens[fields["tokenizer.ggml.eos_token_id"].contents()]
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end, "pad_token": end}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return folder
