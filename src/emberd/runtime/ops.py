@@ -227,7 +227,7 @@ def attention_prefill(
     return kernels.dispatch(
         kernel,
         tensors,
-        (max_tiles, num_heads, 1),
+        (num_heads, max_tiles, 1),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         block_size=block_size,
