@@ -6,7 +6,7 @@
 // tiles   [max_tiles, 4] i32: row, first token, number of tokens (<= BQ), position of the first token
 // tile_count [1] u32: tiles from it on are not touched     params.window 0: no window
 // y       [T, num_heads, HEAD_DIM] f32, out
-// grid    (max_tiles, num_heads, 1); WG = 4 * BQ lanes as BQ / 4 rows of 16
+// grid    (num_heads, max_tiles, 1); WG = 4 * BQ lanes as BQ / 4 rows of 16
 // HEAD_DIM, BQ (16, 32, 64), WG, VALUE_KEYS (keys of values staged at once, divides 64, at most 4 words a lane): const
 // kv      kv_wide or kv_narrow; HEAD_DIM / KV_DIMS <= 64
 //
@@ -142,6 +142,17 @@ fn values_at(key: u32, word: u32) -> KvFour {
   return KvFour(stage[at], stage[at + WORDS], stage[at + 2u * WORDS], stage[at + 3u * WORDS]);
 }
 
+fn add_value(sum: Kv, values: KvFour, by: vec4<f32>) -> Kv {
+  return fma(values[0], Kv(by.x), fma(values[1], Kv(by.y), fma(values[2], Kv(by.z), fma(values[3], Kv(by.w), sum))));
+}
+
+// sums + four keys' values, weighted. Written as fma, since a product of matrices is multiplied, then added.
+fn add_values(sums: KvFour, values: KvFour, by: mat4x4<f32>) -> KvFour {
+  return KvFour(
+    add_value(sums[0], values, by[0]), add_value(sums[1], values, by[1]),
+    add_value(sums[2], values, by[2]), add_value(sums[3], values, by[3]));
+}
+
 // Writes one word of dims of four queries, those that exist.
 fn store(at: u32, word: u32, query: u32, num_queries: u32, sum: KvFour) {
   if (word >= WORDS) { return; }
@@ -154,12 +165,12 @@ fn store(at: u32, word: u32, query: u32, num_queries: u32, sum: KvFour) {
 
 @compute @workgroup_size(WG)
 fn attention_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-  if (group.x >= tile_count[0]) { return; }
-  let tile = vec4<u32>(tiles[tile_count[0] - 1u - group.x]); // a row's last tile, which takes longest, begins first
+  if (group.y >= tile_count[0]) { return; }
+  let tile = vec4<u32>(tiles[tile_count[0] - 1u - group.y]); // a row's last tiles, which take longest, begin first
   let first_token = tile.y;
   let num_queries = tile.z;
   let first_position = tile.w;
-  let head = group.y;
+  let head = group.x;
   let kv_head = head / (params.num_heads / params.num_kv_heads);
   let end = min(first_position + num_queries, u32(context_lens[tile.x]));
   var begin = 0u;
@@ -198,9 +209,11 @@ fn attention_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
       for (var i = 0u; i < CHUNK; i++) {
         let a = i * Q_STRIDE + query;
         let b = K_STAGE + i * K_STRIDE + column;
-        let queries = KvFour(stage[a], stage[a + 1u], stage[a + 2u], stage[a + 3u]);
         let four = KvFour(stage[b], stage[b + 16u], stage[b + 32u], stage[b + 48u]);
-        scores += transpose(four) * queries;
+        let k = transpose(four);
+        scores = mat4x4<f32>(
+          kv_dot(scores[0], k, stage[a]), kv_dot(scores[1], k, stage[a + 1u]),
+          kv_dot(scores[2], k, stage[a + 2u]), kv_dot(scores[3], k, stage[a + 3u]));
       }
     }
 
@@ -256,10 +269,10 @@ fn attention_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
         let by = mat4x4<f32>( // columns: queries, rows: keys
           weights[from_row], weights[from_row + LANE_KEYS],
           weights[from_row + 2u * LANE_KEYS], weights[from_row + 3u * LANE_KEYS]);
-        sum0 += values_at(key, column) * by;
-        if (WORDS > 16u) { sum1 += values_at(key, column + 16u) * by; }
-        if (WORDS > 32u) { sum2 += values_at(key, column + 32u) * by; }
-        if (WORDS > 48u) { sum3 += values_at(key, column + 48u) * by; }
+        sum0 = add_values(sum0, values_at(key, column), by);
+        if (WORDS > 16u) { sum1 = add_values(sum1, values_at(key, column + 16u), by); }
+        if (WORDS > 32u) { sum2 = add_values(sum2, values_at(key, column + 32u), by); }
+        if (WORDS > 48u) { sum3 = add_values(sum3, values_at(key, column + 48u), by); }
       }
     }
     rows = KEYS - rows;
