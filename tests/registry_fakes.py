@@ -32,6 +32,7 @@ class Registry:
     wrong: dict[str, bytes] = field(default_factory=dict)  # what is sent instead, by digest
     status: int | None = None  # of all answers about blobs
     redirect: str | None = None  # to this base
+    authorizations: set[str | None] = field(default_factory=set)  # that came with requests
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -62,6 +63,7 @@ def running_registry() -> Iterator[Registry]:
 
         def do_GET(self) -> None:
             registry.asked.append((self.command, self.path))
+            registry.authorizations.add(self.headers.get("authorization"))
             match = _PATH.fullmatch(self.path)
             if match is None:
                 return self._send(404, b"{}")

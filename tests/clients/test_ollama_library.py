@@ -9,6 +9,7 @@ import ollama
 import pytest
 
 from daemon import running_daemon
+from hub_fakes import running_hub
 from registry_fakes import Registry, running_registry
 from tiny_gguf import script_model
 
@@ -88,3 +89,25 @@ def test_push_is_not_supported_ol40(client: ollama.Client) -> None:
     with pytest.raises(ollama.ResponseError, match="not supported") as caught:
         client.push("script")
     assert caught.value.status_code == 501
+
+
+def test_pull_from_the_hub_that_the_environment_names_ol02(
+    weights: Path, tmp_path: Path, registry: Registry
+) -> None:
+    with running_hub() as hub:
+        hub.token = "hf_mine"
+        hub.add("owner/script-GGUF", **{"script-Q4_K_M.gguf": weights.read_bytes()})
+        env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": "hf_mine"}
+        with (
+            running_daemon(
+                tmp_path / "models", tmp_path, env=env, registries=registry.url
+            ) as daemon,
+            ollama.Client(host=daemon.url) as client,
+        ):
+            assert client.pull("hf.co/owner/script-GGUF:Q4_K_M").status == "success"
+            assert names(client) == {"hf.co/owner/script-GGUF:Q4_K_M"}
+            reply = client.generate(
+                "hf.co/owner/script-GGUF:Q4_K_M", "1", options={"temperature": 0}
+            )
+            assert reply.response == "A B C D E F G"
+            assert client.delete("hf.co/owner/script-GGUF:Q4_K_M").status == "success"

@@ -196,7 +196,8 @@ def test_a_pull_goes_on_while_one_listens_and_stops_when_none_does_k32(
         ):
             body = {"model": "small"}
             async with client.stream("POST", "/api/pull", json=body) as first:
-                async for line in read_lines(first):
+                lines = read_lines(first)  # held: an iterator that is dropped hangs up
+                async for line in lines:
                     if line.get("completed"):
                         break
                 listener = asyncio.ensure_future(client.post("/api/pull", json=body))

@@ -10,8 +10,6 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
-from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -19,9 +17,11 @@ from .. import __version__
 from ..config import Config
 from ..errors import EmberdError
 from ..models.manager import ModelManager
-from . import errors
+from . import document, errors, root
 from .anthropic import routes as anthropic
 from .edge import Edge
+from .llama import infill as llama_infill
+from .llama import routes as llama
 from .ollama import embeddings as ollama_embeddings
 from .ollama import library as ollama_library
 from .ollama import routes as ollama
@@ -31,13 +31,22 @@ from .openai import routes as openai
 from .openai.responses import routes as responses
 from .openai.responses.background import Background
 from .openai.responses.store import ResponseStore
-from .root import router as root
 from .service import Service
 
-_KEYS = {
-    "bearer": {"type": "http", "scheme": "bearer"},
-    "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
-}
+MODULES = (
+    root,
+    openai,
+    openai_completions,
+    openai_embeddings,
+    responses,
+    llama,
+    llama_infill,
+    ollama,
+    ollama_embeddings,
+    ollama_library,
+    anthropic,
+)
+"""Everything that is served: each has a `router`, and `BODIES` that its routes read themselves."""
 
 
 def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = ()) -> FastAPI:
@@ -68,18 +77,8 @@ def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = (
     app.state.service = service
     app.state.responses = ResponseStore(config.response_memory)
     app.state.background = Background()
-    for router in (
-        root,
-        openai.router,
-        openai_completions.router,
-        openai_embeddings.router,
-        responses.router,
-        ollama.router,
-        ollama_embeddings.router,
-        ollama_library.router,
-        anthropic.router,
-    ):
-        app.include_router(router)
+    for module in MODULES:
+        app.include_router(module.router)
     for kind in (EmberdError, HTTPException, ClientDisconnect):
         app.add_exception_handler(kind, errors.handle)
     app.add_middleware(Edge, service=service, keys=config.keys())
@@ -88,22 +87,7 @@ def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = (
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
-    """The document, with the schemas of the bodies that routes read themselves."""
     if app.openapi_schema is None:
-        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        schemas = [*openai.BODIES, *openai_completions.BODIES, *openai_embeddings.BODIES]
-        schemas += responses.BODIES
-        schemas += [*ollama.BODIES, *ollama_embeddings.BODIES, *ollama_library.BODIES]
-        schemas += anthropic.BODIES
-        bodies = [(schema, "validation") for schema in schemas]
-        _, definitions = models_json_schema(
-            bodies,  # type: ignore[arg-type]
-            ref_template="#/components/schemas/{model}",
-        )
-        document["components"] = {"schemas": definitions["$defs"], "securitySchemes": _KEYS}
-        document["security"] = [{}, *({name: []} for name in _KEYS)]  # {}: where no keys are set
-        for path in document["paths"].values():
-            for operation in path.values():
-                operation["responses"].pop("422", None)  # FastAPI's own, which is never sent
-        app.openapi_schema = document
+        bodies = [schema for module in MODULES for schema in module.BODIES]
+        app.openapi_schema = document.build(app, bodies)
     return app.openapi_schema

@@ -17,7 +17,7 @@ from typing import Any
 from .. import logs
 from ..config import Config
 from ..errors import BadRequestError, ContextOverflowError, OverloadedError, QueueFullError
-from ..models.loaded import LoadedModel
+from ..models.loaded import LoadedModel, ModelText
 from ..models.manager import ModelManager
 from ..models.pull import Pulls
 from ..text.reply import PLAIN, ReplyFormat
@@ -134,6 +134,13 @@ class Service:
             finally:
                 work.cancel()
                 del self._embedding[work]
+
+    async def count(self, name: str, num_tokens: Callable[[ModelText, int], int]) -> int:
+        """What `num_tokens` counts (in a thread: it may block), given the text side of `name` and its context
+        length. Neither loads the model nor takes a place. Raises ModelNotFoundError and what it raises."""
+        text = await self.manager.text(name)
+        context_length = self.manager.context_length(await self.manager.find(name))
+        return await asyncio.to_thread(num_tokens, text, context_length)
 
     async def load(self, name: str, keep_alive: float | None) -> LoadedModel:
         """Load `name` and leave it loaded for its keep-alive time."""

@@ -150,7 +150,7 @@ class Download:
             ) from None
 
     def _take(self, reply: httpx.Response, file: BinaryIO) -> Iterator[int]:
-        for chunk in reply.iter_raw(CHUNK_BYTES):
+        for chunk in reply.iter_raw():  # in larger pieces, a cut would lose the last one
             file.write(chunk)
             self._hash.update(chunk)
             self._done += len(chunk)

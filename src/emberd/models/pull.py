@@ -16,10 +16,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..errors import BadRequestError, DownloadError, EmberdError
+from ..errors import BadRequestError, DownloadError, EmberdError, ModelNotFoundError
 from .download import Download, open_client
+from .hub import HubReference, NoSuchRepositoryError, hub_reference, pull_from_hub
 from .names import check_new_name, name_key
-from .registry import pull_from_registry, reference
+from .registry import Reference, pull_from_registry, reference, without_scheme
 from .store import ModelStore
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,27 @@ def pull(
     Raises BadRequestError at once for a name that cannot be pulled, and from the iterator ModelNotFoundError,
     ModelFileError, DownloadError.
     """
-    return pull_from_registry(store, reference(name, registries, insecure), insecure)
+    _, plain = without_scheme(name.strip(), insecure)
+    in_hub = hub_reference(plain)
+    if in_hub is not None and in_hub.with_host:
+        return pull_from_hub(store, in_hub)
+    in_registry = reference(name, registries, insecure)
+    if in_hub is None:
+        return pull_from_registry(store, in_registry, insecure)
+    return _from_either(store, in_hub, in_registry, insecure)
+
+
+def _from_either(
+    store: ModelStore, in_hub: HubReference, in_registry: Reference, insecure: bool
+) -> Iterator[Json]:
+    """`owner/name` is the hub's; what the hub does not have may be a user's model in the registry."""
+    try:
+        yield from pull_from_hub(store, in_hub)
+    except NoSuchRepositoryError as missing:
+        try:
+            yield from pull_from_registry(store, in_registry, insecure)
+        except (ModelNotFoundError, DownloadError):
+            raise missing from None
 
 
 def pull_url(store: ModelStore, name: str, url: str, insecure: bool = False) -> Iterator[Json]:

@@ -2,7 +2,7 @@
 
     pulled/models/NAME.json       what a name means: a file, and a recipe; written last, at once
     pulled/blobs/sha256-HEX       layers of a registry and uploads, whole and checked
-    pulled/files/HOST/OWNER/NAME  files of the hub under their own names
+    pulled/files/KEY/NAME         the parts of a split model under their own names
     *.part                        what is not whole yet
 
 Nothing outside this folder is ever changed. Blocks on the disk; may be called from any thread.
@@ -89,6 +89,9 @@ class PullFolder:
         for file in _files(gone):
             if _inside(self.root, file) and file not in needed:
                 file.unlink(missing_ok=True)
+                if file.parent.parent == self.root / "files":
+                    with suppress(OSError):  # another part is still there
+                        file.parent.rmdir()
 
     def _read(self, name: str) -> Found | None:
         path = self._manifest(name)

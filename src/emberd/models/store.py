@@ -74,7 +74,7 @@ class ModelStore:
         self.models_dir = models_dir
         self.cache_dir = cache_dir
         self.pulled = PullFolder(models_dir)
-        self._places = places
+        self.places = places
         self._registered: dict[str, Path] = {}  # full name -> file
         self._facts: dict[tuple[Path, object], ModelFacts | ModelFileError] = {}
         self._lock = threading.Lock()
@@ -149,7 +149,7 @@ class ModelStore:
     def blob(self, digest: str, size: int) -> Path:
         """Where the blob is: in Ollama's store if that is a place and has it whole, else where it is to be kept."""
         own = self.pulled.blob(digest)
-        if own.exists() or "ollama" not in self._places:
+        if own.exists() or "ollama" not in self.places:
             return own
         return ollama_blob(digest, size) or own
 
@@ -198,7 +198,7 @@ class ModelStore:
         for found in found_in_folder(self.models_dir, "folder"):
             if found.path.relative_to(self.models_dir).parts[0] != PULLED:
                 yield found
-        for place in self._places:
+        for place in self.places:
             yield from found_in_place(place)
 
     def _describe(self, found: Found) -> StoredModel:

@@ -18,6 +18,8 @@ from .schema import ChatRequest, GenerateRequest, Message, ToolCall
 def generate_prompt(model: LoadedModel, body: GenerateRequest) -> PromptIds:
     """Raises BadRequestError."""
     prompt = body.prompt or ""
+    if body.suffix:
+        return PromptIds((model.fill_ids(prompt, body.suffix, "suffix"),), param="prompt")
     if body.raw:
         return PromptIds((tuple(model.raw_ids(prompt)),), param="prompt")
     messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]

@@ -38,9 +38,12 @@ async def generate(request: Request) -> Response:
     body, raw = await read_body(request, GenerateRequest)
     body.refuse_unserved()
     answer = Answer(
-        body.model, response_text, with_context=not body.raw, with_logprobs=bool(body.logprobs)
+        body.model,
+        response_text,
+        with_context=not (body.raw or body.suffix),
+        with_logprobs=bool(body.logprobs),
     )
-    if not body.prompt:
+    if not body.prompt and not body.suffix:
         return await _load_or_unload(request, body, answer)
     return await _generate(request, body, raw, answer, lambda model: generate_prompt(model, body))
 
