@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from .bpe import BytePairEncoder, spelled_bytes
+from .grammar.check import Checker
 from .guard import ControlGuard
 from .special import SpecialTokens
 from .spm import ScoredEncoder, piece_bytes
@@ -149,6 +150,16 @@ class Tokenizer:
     def controls(self, names: Iterable[str]) -> dict[str, int]:
         """Those of `names` that are control tokens, with their ids."""
         return {name: self._control[name] for name in names if name in self._control}
+
+    @property
+    def control_names(self) -> Mapping[str, int]:
+        """All control tokens with their ids."""
+        return self._control
+
+    @cached_property
+    def grammar_checker(self) -> Checker:
+        """Tells whether a grammar can be followed."""
+        return Checker(self._control)
 
     @cached_property
     def control_guard(self) -> ControlGuard:
