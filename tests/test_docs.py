@@ -20,6 +20,7 @@ from emberd.gateway.ollama import embeddings as ollama_embeddings
 from emberd.gateway.ollama import routes as ollama
 from emberd.gateway.openai import embeddings as openai_embeddings
 from emberd.gateway.openai import routes as openai
+from emberd.gateway.openai.responses import routes as responses
 from emberd.gguf.dequant import QUANT_TYPES
 from emberd.gguf.encoder import ENCODER_ARCHITECTURES
 from emberd.gguf.spec import _ARCHITECTURES
@@ -93,7 +94,15 @@ def test_every_variable_in_the_code_is_documented() -> None:
 def test_every_route_is_documented() -> None:
     found = {
         (method, re.sub(r":\w+}", "}", route.path))
-        for module in (root, openai, openai_embeddings, ollama, ollama_embeddings, anthropic)
+        for module in (
+            root,
+            openai,
+            openai_embeddings,
+            responses,
+            ollama,
+            ollama_embeddings,
+            anthropic,
+        )
         for route in module.router.routes
         if isinstance(route, APIRoute)
         for method in route.methods

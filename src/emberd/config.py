@@ -243,6 +243,12 @@ class Config:
         ("reasoning_content",),
         shown="reasoning_content",
     )
+    response_memory: int = _setting(
+        "Memory for the responses that /v1/responses stores; 0 stores none.",
+        parse_size,
+        64 * 1024**2,
+        shown="64MiB",
+    )
     socket: Path | None = _setting(  # noqa: RUF009 - a dataclasses.field
         "Unix socket to listen on, in place of host and port; only its owner may connect.",
         _path,

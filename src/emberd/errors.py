@@ -4,6 +4,7 @@ EmberdError
 ├── BadRequestError          the caller's input is wrong; `param` names the field       400
 │   └── ContextOverflowError the prompt is longer than the served context               400
 ├── ModelNotFoundError       no model of that name                                      404
+├── NotFoundError            no stored object of that id                                404
 ├── NotSupportedError        known to the protocol, not to this build or model          501
 ├── ModelFileError           a file that is damaged, hostile or not supported           400
 ├── ModelLoadError           the file is fine, loading it failed                        500
@@ -68,6 +69,15 @@ class ModelNotFoundError(EmberdError):
     def __init__(self, name: str, hint: str = "") -> None:
         super().__init__(f"model '{name}' not found{hint}")
         self.name = name
+
+
+class NotFoundError(EmberdError):
+    """Nothing is stored under an id. `code` is for programs, where the API has a word for it."""
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
 
 
 class NotSupportedError(EmberdError):

@@ -26,6 +26,8 @@ from .ollama import embeddings as ollama_embeddings
 from .ollama import routes as ollama
 from .openai import embeddings as openai_embeddings
 from .openai import routes as openai
+from .openai.responses import routes as responses
+from .openai.responses.store import ResponseStore
 from .root import router as root
 from .service import Service
 
@@ -60,10 +62,12 @@ def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = (
         redoc_url=None,
     )
     app.state.service = service
+    app.state.responses = ResponseStore(config.response_memory)
     for router in (
         root,
         openai.router,
         openai_embeddings.router,
+        responses.router,
         ollama.router,
         ollama_embeddings.router,
         anthropic.router,
@@ -80,7 +84,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     """The document, with the schemas of the bodies that routes read themselves."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        schemas = [*openai.BODIES, *openai_embeddings.BODIES]
+        schemas = [*openai.BODIES, *openai_embeddings.BODIES, *responses.BODIES]
         schemas += [*ollama.BODIES, *ollama_embeddings.BODIES, *anthropic.BODIES]
         bodies = [(schema, "validation") for schema in schemas]
         _, definitions = models_json_schema(

@@ -21,6 +21,7 @@ from ..errors import (
     EmberdError,
     ModelFileError,
     ModelNotFoundError,
+    NotFoundError,
     NotSupportedError,
     OverloadedError,
     QueueFullError,
@@ -67,7 +68,7 @@ def status_of(error: Exception, api: str = "openai") -> int:
             return 413
         case BadRequestError() | ModelFileError():
             return 400
-        case ModelNotFoundError():
+        case ModelNotFoundError() | NotFoundError():
             return 404
         case NotSupportedError():
             return 501 if error.param is None else 400  # a field is the caller's to leave out
@@ -182,6 +183,8 @@ def _code(error: Exception) -> str | None:
             return "context_length_exceeded"
         case ModelNotFoundError():
             return "model_not_found"
+        case NotFoundError():
+            return error.code
         case NotSupportedError():
             return "not_supported"
         case OverloadedError():

@@ -144,6 +144,13 @@ class ModelManager:
     def loaded_from(self, path: Path) -> LoadedModel | None:
         return self._alive(path)
 
+    def context_length(self, stored: StoredModel) -> int:
+        """Tokens that one sequence may hold: as it is served, or would be at most."""
+        if (model := self._alive(stored.path)) is not None:
+            return model.context_length
+        trained, ctx = stored.facts.context_length, self._config.ctx
+        return trained if ctx is None else min(trained, ctx)
+
     async def close(self) -> None:
         """Stop loading and end every worker."""
         self._closed = True

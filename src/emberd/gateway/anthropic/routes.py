@@ -61,8 +61,10 @@ async def count_tokens(request: Request) -> Response:
     """The prompt's exact length. Needs no worker: it neither loads the model nor waits for replies."""
     body, _ = await read_body(request, CountTokensRequest)
     conversation = _conversation(body, read_tools(body.tools, body.tool_choice))
-    text = await service_of(request).manager.text(body.model)
-    ids, _ = await asyncio.to_thread(conversation.read, text, body.model)
+    manager = service_of(request).manager
+    text = await manager.text(body.model)
+    context_length = manager.context_length(await manager.find(body.model))
+    ids, _ = await asyncio.to_thread(conversation.read, text, body.model, context_length)
     return JSONResponse({"input_tokens": len(ids)})
 
 

@@ -1,30 +1,18 @@
-"""Ollama requests to prompt ids: messages for the template, continued contexts, and cutting where it is allowed.
+"""Ollama requests to prompt ids: messages for the template, continued contexts.
 
 Blocks; runs in a thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from ...errors import ContextOverflowError
 from ...models.loaded import LoadedModel
-from ...text.reply import ReplyFormat
 from ..conversation import Conversation
-from ..service import PromptIds, fits
+from ..cutting import Cut, Ids, Messages, read_fitting
+from ..service import PromptIds
 from .schema import ChatRequest, GenerateRequest, Message, ToolCall
-
-Messages = list[dict[str, Any]]
-
-
-@dataclass(slots=True)
-class Cut:
-    """What was left out of a conversation to make it fit."""
-
-    num_messages: int = 0
-    num_tokens: int = 0
 
 
 def generate_prompt(model: LoadedModel, body: GenerateRequest) -> PromptIds:
@@ -32,7 +20,7 @@ def generate_prompt(model: LoadedModel, body: GenerateRequest) -> PromptIds:
     prompt = body.prompt or ""
     if body.raw:
         return PromptIds((tuple(model.raw_ids(prompt)),), param="prompt")
-    messages: Messages = [{"role": "user", "content": prompt}]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
     if body.system:
         messages.insert(0, {"role": "system", "content": body.system})
     conversation = Conversation(messages, thinking=body.thinking(), template=body.template or None)
@@ -49,51 +37,12 @@ def chat_prompt(model: LoadedModel, body: ChatRequest, cut: Cut) -> PromptIds:
     names = {c.id: c.function.name for m in body.messages for c in m.tool_calls or () if c.id}
     messages = [_message(message, names) for message in body.messages]
 
-    def read(kept: Messages) -> tuple[tuple[int, ...], ReplyFormat]:
+    def read(kept: Messages) -> Ids:
         conversation = Conversation(kept, body.tools or None, body.thinking())
-        ids, form = conversation.read(model.text, body.model, model.context_length)
-        if not fits(model, len(ids)):
-            raise ContextOverflowError(len(ids), model.context_length)
-        return ids, form
+        return conversation.read(model.text, body.model, model.context_length)
 
-    try:
-        ids, form = read(messages)
-    except ContextOverflowError as error:
-        if not body.truncate:
-            raise
-        kept, ids, form = _newest_turns(messages, read)
-        cut.num_messages = len(messages) - len(kept)
-        # Or more: a prompt that is far too long is not counted to its end.
-        cut.num_tokens = error.num_prompt_tokens - len(ids)
+    ids, form = read_fitting(model, messages, read, cut if body.truncate else None)
     return PromptIds((ids,), form=form)
-
-
-def _newest_turns(
-    messages: Messages,
-    read: Callable[[Messages], tuple[tuple[int, ...], ReplyFormat]],
-) -> tuple[Messages, tuple[int, ...], ReplyFormat]:
-    """The most turns, counted from the end, that fit.
-
-    A turn begins with a user message. System messages belong to none and always stay. Raises
-    ContextOverflowError, as `read` does, where not even the last turn fits.
-    """
-    starts = [i for i, message in enumerate(messages) if message["role"] == "user"][1:]
-
-    def without(num_turns: int) -> Messages:
-        first = starts[num_turns - 1]
-        return [m for i, m in enumerate(messages) if i >= first or m["role"] == "system"]
-
-    if not starts:
-        return messages, *read(messages)
-    low, high = 1, len(starts)
-    while low < high:
-        middle = (low + high) // 2
-        try:
-            read(without(middle))
-            high = middle
-        except ContextOverflowError:
-            low = middle + 1
-    return without(low), *read(without(low))
 
 
 def _message(message: Message, names: Mapping[str, str]) -> dict[str, Any]:

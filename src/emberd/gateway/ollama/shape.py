@@ -9,10 +9,10 @@ from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from ...errors import EmberdError
+from ..cutting import Cut
 from ..errors import ollama_error
 from ..events import Finish, ReasoningDelta, Reply, TextDelta, ToolCall, ToolCallArguments
 from ..generate import Generation
-from .prompts import Cut
 
 Json = dict[str, Any]
 MAX_CONTEXT_BYTES = 32 * 1024  # of `context` as JSON: clients' line buffers end at 64 KiB
@@ -87,10 +87,7 @@ class Answer:
             "emberd": {"cached_tokens": counts.num_cached_tokens},
         }
         if self.cut.num_messages:
-            line["emberd"] |= {
-                "truncated_messages": self.cut.num_messages,
-                "truncated_tokens": self.cut.num_tokens,
-            }
+            line["emberd"] |= self.cut.facts
         if self.with_context:
             context = [*generation.prompt_ids(0), *generation.completion_ids(0)]
             if sum(len(str(token_id)) + 1 for token_id in context) <= MAX_CONTEXT_BYTES:
@@ -98,7 +95,7 @@ class Answer:
         return line
 
     def headers(self) -> dict[str, str]:
-        return {"x-emberd-truncated": str(self.cut.num_tokens)} if self.cut.num_messages else {}
+        return self.cut.headers
 
     def _head(self) -> Json:
         return {"model": self.model, "created_at": rfc3339(datetime.now(timezone.utc))}

@@ -59,7 +59,7 @@ async def chat_completions(request: Request) -> Response:
         return PromptIds((ids,), body.n or 1, form=form)
 
     limit = body.max_completion_tokens or body.max_tokens
-    generation = await _start(request, body, body.sampling(limit), read_prompts)
+    generation = await start(request, body, body.sampling(limit), read_prompts)
     answer = Answer(
         ChatShape(reasoning_names(body, service_of(request).config.reasoning_keys)), body.model
     )
@@ -78,7 +78,7 @@ async def completions(request: Request) -> Response:
     def read_prompts(model: LoadedModel) -> PromptIds:
         return PromptIds(_raw_prompts(model, body.prompt), body.n or 1, "prompt")
 
-    generation = await _start(request, body, body.sampling(body.max_tokens), read_prompts)
+    generation = await start(request, body, body.sampling(body.max_tokens), read_prompts)
     answer = Answer(CompletionShape(), body.model)
     return await _respond(request, body, answer, generation, ignored_header(raw, type(body)))
 
@@ -99,9 +99,10 @@ async def show_model(request: Request, name: str) -> Response:
     return JSONResponse({**_model(request, stored), "id": name})
 
 
-async def _start(
+async def start(
     request: Request, body: SamplingFields, sampling: Any, read_prompts: Any
 ) -> Generation:
+    """A generation of what `read_prompts` reads, as `body` wants it. Raises EmberdError."""
     keep_alive = None
     if body.keep_alive is not None:
         try:
@@ -109,10 +110,10 @@ async def _start(
         except ValueError as error:
             raise BadRequestError(f"'keep_alive': {error}", "keep_alive") from None
     wish = Wish(sampling, DEFAULTS, body.stops())
-    start = service_of(request).start(
+    starting = service_of(request).start(
         request_id_of(request), body.model, keep_alive, wish, read_prompts
     )
-    return await while_connected(request, start)
+    return await while_connected(request, starting)
 
 
 async def _respond(
@@ -162,10 +163,7 @@ def _raw_prompts(
 def _model(request: Request, stored: StoredModel) -> dict[str, Any]:
     service = service_of(request)
     loaded = service.manager.loaded_from(stored.path)
-    facts = stored.facts
-    context_length = loaded.context_length if loaded else facts.context_length
-    if loaded is None and service.config.ctx is not None:
-        context_length = min(context_length, service.config.ctx)
+    facts, context_length = stored.facts, service.manager.context_length(stored)
     if anthropic.asked_for(request):
         return anthropic.model_item(stored, context_length)
     return {

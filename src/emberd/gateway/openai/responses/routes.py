@@ -1,0 +1,153 @@
+"""Routes of /v1/responses: requests to the internal one and back, and what is stored of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, cast
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from ....errors import BadRequestError
+from ....models.loaded import LoadedModel, ModelText
+from ....text.reasoning import thinking_of
+from ...body import ignored_header, refuse_ignored
+from ...routing import documented, read_body, service_of
+from ...service import PromptIds
+from ...stream import EventStream, while_connected
+from ..routes import DEFAULTS, start
+from .answer import Answer
+from .listing import page_of
+from .output import Output
+from .prompts import asked_of
+from .schema import ENCRYPTED_REASONING, InputTokensRequest, ResponsesRequest, refuse_unserved
+from .store import ResponseStore
+
+router = APIRouter(prefix="/v1/responses")
+BODIES = (ResponsesRequest, InputTokensRequest)
+Json = dict[str, Any]
+
+
+@router.post("", openapi_extra=documented(ResponsesRequest))
+async def create(request: Request) -> Response:
+    body, raw = await read_body(request, ResponsesRequest)
+    refuse_unserved(body)
+    store, service = _store(request), service_of(request)
+    asked = asked_of(body, store)
+    unused = [*asked.left_out, *_unused_includes(body)]
+
+    def read_prompts(model: LoadedModel) -> PromptIds:
+        if service.config.strict:
+            refuse_ignored([*unused, *_unused_thinking(body, model.text)])
+        return asked.prompt(model)
+
+    sampling = body.sampling(body.max_output_tokens or body.max_tokens)
+    generation = await start(request, body, sampling, read_prompts)
+
+    def keep(response: Json) -> None:
+        if body.store is not False:
+            store.put(response, asked.context())
+
+    answer = Answer(
+        Output(asked.tools.known, encrypted=ENCRYPTED_REASONING in (body.include or ())),
+        _echo(body, raw, generation.model.text),
+        keep,
+        asked.cut,
+    )
+    nothing = [*unused, *_unused_thinking(body, generation.model.text)]
+    headers = ignored_header({**raw, **dict.fromkeys(nothing, True)}, type(body))
+    headers |= asked.cut.headers
+    if body.stream:
+        events = answer.events(generation)
+        return EventStream(events, generation.close, service.config.ping, headers, named=True)
+    try:
+        whole = await while_connected(request, answer.whole(generation))
+    finally:
+        generation.close()
+    return JSONResponse(whole, headers=headers)
+
+
+@router.post("/input_tokens", openapi_extra=documented(InputTokensRequest))
+async def input_tokens(request: Request) -> Response:
+    """The prompt's exact length. Needs no worker: it neither loads the model nor waits for replies."""
+    body, _ = await read_body(request, InputTokensRequest)
+    refuse_unserved(body)
+    asked = asked_of(body, _store(request))
+    manager = service_of(request).manager
+    text = await manager.text(body.model)
+    context_length = manager.context_length(await manager.find(body.model))
+    count = await asyncio.to_thread(asked.num_tokens, text, context_length)
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
+
+
+@router.get("/{id}")
+async def retrieve(request: Request, id: str) -> Response:
+    if request.query_params.get("stream") == "true":
+        raise BadRequestError("'stream': a stored response comes whole; leave it out", "stream")
+    return JSONResponse(_store(request).get(id).response)
+
+
+@router.delete("/{id}")
+async def delete(request: Request, id: str) -> Response:
+    _store(request).delete(id)
+    return JSONResponse({"id": id, "object": "response", "deleted": True})
+
+
+@router.get("/{id}/input_items")
+async def input_items(request: Request, id: str) -> Response:
+    """What the model was given for a response, earlier responses included."""
+    return JSONResponse(page_of(_store(request).get(id).context, request.query_params))
+
+
+@router.post("/{id}/cancel")
+async def cancel(request: Request, id: str) -> Response:
+    """Always refused: a response runs only while its caller is connected, and is stored when it is done."""
+    _store(request).get(id)
+    raise BadRequestError(
+        f"response '{id:.128}' was not made in the background, so there is nothing to cancel; "
+        "to end a response, close its connection"
+    )
+
+
+def _store(request: Request) -> ResponseStore:
+    return cast(ResponseStore, request.app.state.responses)
+
+
+def _echo(body: ResponsesRequest, raw: Json, model: ModelText) -> Json:
+    """What a response repeats of its request, with defaults where it was silent."""
+    hints: Mapping[str, float] = {**DEFAULTS, **model.sampling_hints}
+    reasoning = body.reasoning
+    return {
+        "background": False,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens or body.max_tokens,
+        "max_tool_calls": None,
+        "metadata": body.metadata or {},
+        "model": body.model,
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": body.previous_response_id,
+        "reasoning": {
+            "effort": reasoning.effort if reasoning else None,
+            "summary": reasoning.summary if reasoning else None,
+        },
+        "service_tier": "default",
+        "store": body.store is not False,
+        "temperature": hints["temperature"] if body.temperature is None else body.temperature,
+        "text": {"format": {"type": "text"}, "verbosity": "medium"},
+        "tool_choice": body.tool_choice or "auto",
+        "tools": raw.get("tools") or [],
+        "top_logprobs": 0,
+        "top_p": hints["top_p"] if body.top_p is None else body.top_p,
+        "truncation": body.truncation or "disabled",
+    }
+
+
+def _unused_includes(body: ResponsesRequest) -> list[str]:
+    return [f"include.{name}" for name in body.include or () if name != ENCRYPTED_REASONING]
+
+
+def _unused_thinking(body: ResponsesRequest, model: ModelText) -> list[str]:
+    """Names thinking that was asked for and that the model cannot do."""
+    asked = body.reasoning is not None and body.reasoning.effort not in (None, "none")
+    return ["reasoning.effort"] if asked and not thinking_of(model.template.source) else []

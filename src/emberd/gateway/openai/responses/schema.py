@@ -1,0 +1,96 @@
+"""Bodies of /v1/responses: the fields that are used, and those that must be refused rather than ignored."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ....errors import BadRequestError, NotSupportedError
+from ...body import FIRST_FAULT, MAX_MESSAGES, Flag, Schema, Text, Whole
+from ..schema import SamplingFields
+
+Json = dict[str, Any]
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
+
+
+class Reasoning(Schema):
+    """`summary` asks for what is told anyway: all that the model thought."""
+
+    effort: Text | None = None
+    summary: Text | None = None
+
+
+class TextFormat(Schema):
+    type: Text
+
+
+class TextOptions(Schema):
+    format: TextFormat | None = None
+
+
+class PromptFields(Schema):
+    """What makes the prompt."""
+
+    model: Text
+    input: (
+        Text
+        | Annotated[
+            list[Annotated[Json, Field(strict=True)]], Field(max_length=MAX_MESSAGES), FIRST_FAULT
+        ]
+        | None
+    ) = None
+    instructions: Text | None = None
+    previous_response_id: Text | None = None
+    tools: list[Json] | None = None
+    tool_choice: Text | Json | None = None
+    parallel_tool_calls: Flag | None = None
+    reasoning: Reasoning | None = None
+    text: TextOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    conversation: Any = None
+    prompt: Any = None
+
+
+class InputTokensRequest(PromptFields):
+    """As for a response, without what makes the reply."""
+
+
+class ResponsesRequest(PromptFields, SamplingFields):
+    n: Annotated[Whole, Field(ge=1, le=1)] | None = None
+    max_output_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    store: Flag | None = None
+    include: list[Text] | None = None
+    metadata: Annotated[dict[Text, Text], Field(max_length=16)] | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
+    background: Flag | None = None
+
+
+def refuse_unserved(body: PromptFields) -> None:
+    """Raises NotSupportedError or BadRequestError for what would change the answer if it were served."""
+    if body.conversation is not None:
+        raise _unserved("conversation", "(send 'previous_response_id', or the items)")
+    if body.prompt is not None:
+        raise _unserved("prompt", "(send 'instructions' and 'input')")
+    if body.text is not None and body.text.format is not None and body.text.format.type != "text":
+        raise _unserved("text.format", f"of type '{body.text.format.type:.64}'")
+    if not isinstance(body, ResponsesRequest):
+        return
+    if body.background:
+        raise _unserved("background", "(send 'stream')")
+    if body.top_logprobs or "message.output_text.logprobs" in (body.include or ()):
+        raise _unserved("top_logprobs")
+    if body.logit_bias:
+        raise _unserved("logit_bias")
+
+
+def refuse_empty(body: PromptFields, num_items: int) -> None:
+    if num_items == 0 and not body.instructions:
+        raise BadRequestError(
+            "'input' is required: a text, or a list with at least one item", "input"
+        )
+
+
+def _unserved(field: str, detail: str = "") -> NotSupportedError:
+    subject = f"'{field}' {detail}".rstrip()
+    return NotSupportedError(f"{subject} is not supported by this build; leave it out", field)
