@@ -18,7 +18,8 @@ from ..text.grammar.notations import Function, calls, notation_of
 from ..text.grammar.reply import ReplyRules, bound
 from ..text.grammar.rules import Rules
 from ..text.reasoning import EFFORTS, Thinking, reasoning_name, thinking_of, with_reasoning_as
-from ..text.reply import ReplyFormat
+from ..text.reply import PLAIN, ReplyFormat
+from ..text.tokenizer import Tokenizer
 from ..text.tools.body import tools_of
 from ..text.tools.prompt import as_text, has_tool_messages
 from ..text.tools.syntax import HERMES, tool_support
@@ -160,11 +161,20 @@ class Conversation:
         return calls(rules, notation, functions, one=one)
 
 
+def plain_form(constraint: Constraint | None, tokenizer: Tokenizer) -> ReplyFormat:
+    """Of a reply to a text that is no conversation. Raises BadRequestError."""
+    if constraint is None:
+        return PLAIN
+    return bound(PLAIN, ReplyRules(constraint.expression, param=constraint.param), tokenizer)
+
+
 def _check_forced(forced: ForcedCalls, tools: Sequence[Mapping[str, Any]]) -> None:
     """Raises BadRequestError where there is nothing to call."""
     names = [tool["function"]["name"] for tool in tools]
     if not names:
-        raise BadRequestError(f"'{forced.param}' forces a call, and there are no tools", forced.param)
+        raise BadRequestError(
+            f"'{forced.param}' forces a call, and there are no tools", forced.param
+        )
     if forced.name is not None and forced.name not in names:
         raise BadRequestError(
             f"'{forced.param}': '{forced.name:.64}' is none of the tools: {', '.join(names):.256}",

@@ -17,11 +17,12 @@ from ...models.names import short_name
 from ...models.store import StoredModel
 from ..anthropic import describe as anthropic
 from ..body import ignored_header, refuse_ignored
-from ..conversation import Conversation
+from ..conversation import Conversation, plain_form
 from ..generate import Generation
 from ..routing import documented, read_body, request_id_of, service_of
 from ..service import PromptIds, Wish
 from ..stream import EventStream, while_connected
+from .choice import chosen_tools
 from .messages import template_messages
 from .reasoning import reasoning_names, thinking_wish, unused_fields
 from .schema import (
@@ -44,12 +45,15 @@ _TEMPLATE_NAMES = {"messages", "tools", "documents", "add_generation_prompt", "t
 async def chat_completions(request: Request) -> Response:
     body, raw = await read_body(request, ChatCompletionRequest)
     refuse_unserved_chat(body)
+    tools, forced = chosen_tools(body.tools, body.tool_choice)
     conversation = Conversation(
         template_messages(body.messages),
-        None if body.tool_choice == "none" else body.tools or None,
+        tools,
         thinking_wish(body),
         _template_variables(body),
         one_call=body.parallel_tool_calls is False,
+        constraint=body.constraint(),
+        forced=forced,
     )
 
     def read_prompts(model: LoadedModel) -> PromptIds:
@@ -74,9 +78,12 @@ async def chat_completions(request: Request) -> Response:
 async def completions(request: Request) -> Response:
     body, raw = await read_body(request, CompletionRequest)
     refuse_unserved_completion(body)
+    constraint = body.constraint()
 
     def read_prompts(model: LoadedModel) -> PromptIds:
-        return PromptIds(_raw_prompts(model, body.prompt), body.n or 1, "prompt")
+        prompts = _raw_prompts(model, body.prompt)
+        form = plain_form(constraint, model.tokenizer)
+        return PromptIds(prompts, body.n or 1, "prompt", form)
 
     generation = await start(request, body, body.sampling(body.max_tokens), read_prompts)
     answer = Answer(CompletionShape(), body.model)

@@ -9,6 +9,7 @@ from pydantic import Field
 from ...errors import BadRequestError, NotSupportedError
 from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole
 from ..sampling import MAX_PENALTY_WINDOW, Sampling
+from .constraints import ConstraintFields
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 KeepAlive = Number | Text
@@ -105,7 +106,7 @@ class Thinking(Schema):
     budget_tokens: Budget | None = None
 
 
-class ChatCompletionRequest(SamplingFields):
+class ChatCompletionRequest(SamplingFields, ConstraintFields):
     messages: Annotated[
         list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES), FIRST_FAULT
     ]
@@ -113,16 +114,10 @@ class ChatCompletionRequest(SamplingFields):
     tools: list[dict[str, Any]] | None = None
     tool_choice: Text | dict[str, Any] | None = None
     parallel_tool_calls: Flag | None = None
-    response_format: dict[str, Any] | None = None
     logprobs: Flag | None = None
     top_logprobs: Whole | None = None
     modalities: list[Text] | None = None
     functions: list[dict[str, Any]] | None = None
-    grammar: Any = None
-    structured_outputs: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: Text | None = None
     reasoning: Reasoning | None = None
@@ -131,7 +126,7 @@ class ChatCompletionRequest(SamplingFields):
     thinking_token_budget: Budget | None = None
 
 
-class CompletionRequest(SamplingFields):
+class CompletionRequest(SamplingFields, ConstraintFields):
     prompt: (
         Text
         | Annotated[list[Text], FIRST_FAULT]
@@ -142,22 +137,11 @@ class CompletionRequest(SamplingFields):
     echo: Flag | None = None
     logprobs: Whole | None = None
     suffix: Text | None = None
-    grammar: Any = None
-    structured_outputs: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-
-
-_CONSTRAINTS = ("grammar", "structured_outputs", "guided_json", "guided_regex", "guided_choice")
 
 
 def refuse_unserved_chat(body: ChatCompletionRequest) -> None:
     """Raises NotSupportedError or BadRequestError for what would change the answer if it were served."""
     _refuse_shared(body)
-    kind = (body.response_format or {}).get("type", "text")
-    if kind != "text":
-        raise _unserved("response_format", f"type '{kind}'")
     if body.logprobs:
         raise _unserved("logprobs")
     if body.top_logprobs is not None:
@@ -166,12 +150,6 @@ def refuse_unserved_chat(body: ChatCompletionRequest) -> None:
         raise _unserved("modalities", "other than text")
     if body.functions:
         raise _unserved("functions", "(send 'tools')")
-    if isinstance(body.tool_choice, dict) or body.tool_choice == "required":
-        raise _unserved("tool_choice", "that forces a call")
-    if body.tool_choice not in (None, "auto", "none"):
-        raise BadRequestError(
-            "'tool_choice' must be none, auto, required or an object", "tool_choice"
-        )
 
 
 def refuse_unserved_completion(body: CompletionRequest) -> None:
@@ -190,9 +168,6 @@ def refuse_unserved_completion(body: CompletionRequest) -> None:
 def _refuse_shared(body: ChatCompletionRequest | CompletionRequest) -> None:
     if body.logit_bias:
         raise _unserved("logit_bias")
-    for name in _CONSTRAINTS:
-        if getattr(body, name) is not None:
-            raise _unserved(name)
 
 
 def _unserved(field: str, detail: str = "") -> NotSupportedError:

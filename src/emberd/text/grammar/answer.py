@@ -71,4 +71,6 @@ class Constraint:
         except (RecursionError, MemoryError):
             raise refused(self.param, "the grammar is nested too deeply") from None
         except Exception as error:  # llguidance raises bare ones
-            raise refused(self.param, f"this is no grammar in Lark or GBNF: {error!s:.300}") from None
+            raise refused(
+                self.param, f"this is no grammar in Lark or GBNF: {error!s:.300}"
+            ) from None

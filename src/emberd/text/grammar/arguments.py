@@ -34,13 +34,15 @@ class Parameters:
         document = self.reader.document()
         if more := [key for key in document if key not in _TOP]:
             raise refused(
-                f"{self.path}.{more[0]}", "this model's notation of calls cannot hold it for all arguments"
+                f"{self.path}.{more[0]}",
+                "this model's notation of calls cannot hold it for all arguments",
             )
         properties, required = document.get("properties", {}), document.get("required", [])
         for name in properties:
             if not fits(name):
                 raise refused(
-                    f"{self.path}.properties.{name}", "this model's notation of calls has no such names"
+                    f"{self.path}.properties.{name}",
+                    "this model's notation of calls has no such names",
                 )
         if missing := [name for name in required if name not in properties]:
             raise refused(f"{self.path}.required", f"'{missing[0]:.64}' is not in 'properties'")
@@ -98,7 +100,9 @@ def raw_text(rules: Rules, parameters: Parameters, pointer: str, close: str, for
     path = parameters.path + pointer.replace("/", ".")
     for key in ("pattern", "format", "$ref", "anyOf", "allOf"):
         if key in document:
-            raise refused(f"{path}.{key}", "this model's notation of calls cannot hold it for texts")
+            raise refused(
+                f"{path}.{key}", "this model's notation of calls cannot hold it for texts"
+            )
     if "const" in document or "enum" in document:
         values = [document["const"]] if "const" in document else document["enum"]
         texts = [value for value in values if isinstance(value, str)]
@@ -107,4 +111,5 @@ def raw_text(rules: Rules, parameters: Parameters, pointer: str, close: str, for
         return f"{rules.rule(' | '.join(map(literal, texts)))} {rules.text(close)}"
     low, high = document.get("minLength", 0), document.get("maxLength", "")
     text = ANY_TEXT if not low and high == "" else f"/(?s:.{{{low},{high}}})/"
-    return rules.until(close, f"{text} & ~/(?s:.*)({forbidden})(?s:.*)/")
+    pattern = forbidden.replace("/", r"\/")
+    return rules.until(close, f"{text} & ~/(?s:.*)({pattern})(?s:.*)/")

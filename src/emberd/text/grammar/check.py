@@ -35,7 +35,9 @@ class Checker:
             if matcher.is_error() or matcher.is_stopped():
                 break
             mask = matcher.compute_bitmask()
-            allowed = [token_id for token_id in self._visible if mask[token_id // 8] >> token_id % 8 & 1]
+            allowed = [
+                token_id for token_id in self._visible if mask[token_id // 8] >> token_id % 8 & 1
+            ]
             if not allowed:
                 break
             matcher.consume_token(allowed[0])

@@ -34,11 +34,7 @@ class _Writer:
     def value(self, pointer: str, depth: int) -> str:
         node, path = self._parameters.at(pointer), self._parameters.path + pointer.replace("/", ".")
         self._num_values += 1
-        if (
-            not isinstance(node, Mapping)
-            or depth > _MAX_DEPTH
-            or self._num_values > _MAX_VALUES
-        ):
+        if not isinstance(node, Mapping) or depth > _MAX_DEPTH or self._num_values > _MAX_VALUES:
             raise refused(path, _CANNOT)
         if isinstance(reference := node.get("$ref"), str):
             if set(node) - {"$ref", "description", "title", "default"}:
@@ -56,17 +52,27 @@ class _Writer:
             return self._constants([node["const"]] if "const" in node else node["enum"], path)
         kinds = node.get("type")
         if isinstance(kinds, list):
-            return self._rules.rule(" | ".join(self._typed(pointer, k, node, path, depth) for k in kinds))
+            return self._rules.rule(
+                " | ".join(self._typed(pointer, k, node, path, depth) for k in kinds)
+            )
         return self._typed(pointer, kinds, node, path, depth)
 
-    def _typed(self, pointer: str, kind: Any, node: Mapping[str, Any], path: str, depth: int) -> str:
+    def _typed(
+        self, pointer: str, kind: Any, node: Mapping[str, Any], path: str, depth: int
+    ) -> str:
         if kind == "string":
-            text = raw_text(self._rules, self._parameters, pointer, self._quote, re.escape(self._quote))
+            text = raw_text(
+                self._rules, self._parameters, pointer, self._quote, re.escape(self._quote)
+            )
             return f"{self._rules.text(self._quote)} {text}"
         if kind in _SCALARS:
             document = {**self._parameters.reader.document(pointer), "type": kind}
             return self._rules.json(document)
-        if kind == "array" and not {"prefixItems", "allOf"} & set(node) and isinstance(node.get("items"), dict):
+        if (
+            kind == "array"
+            and not {"prefixItems", "allOf"} & set(node)
+            and isinstance(node.get("items"), dict)
+        ):
             return self._list(pointer, node, depth)
         if kind == "object" and not {"patternProperties", "minProperties", "allOf"} & set(node):
             return self._object(pointer, node, path, depth)
@@ -88,7 +94,9 @@ class _Writer:
         items = []
         for name in properties:
             if not _KEY.fullmatch(name):
-                raise refused(f"{path}.properties.{name}", "Gemma's notation of calls has no such names")
+                raise refused(
+                    f"{path}.properties.{name}", "Gemma's notation of calls has no such names"
+                )
             value = self.value(f"{pointer}/properties/{name}", depth + 1)
             items.append((f"{literal(name + ':')} {value}", name in required))
         return self._rules.rule(f'"{{" {optional_list(self._rules, items, literal(","))} "}}"')

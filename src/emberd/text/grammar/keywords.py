@@ -70,7 +70,7 @@ _LARGEST_COUNT = 1 << 31
 _DEEPEST_VALUE = 32
 
 
-class Fault(Exception):
+class KeywordError(Exception):
     """What is wrong with a keyword's value."""
 
 
@@ -78,9 +78,9 @@ def _type(value: Any) -> Any:
     kinds = value if isinstance(value, list) else [value]
     for kind in kinds:
         if kind not in TYPES:
-            raise Fault(f"{kind!r:.64} is no type; types are {', '.join(TYPES)}")
+            raise KeywordError(f"{kind!r:.64} is no type; types are {', '.join(TYPES)}")
     if not kinds:
-        raise Fault("must name a type")
+        raise KeywordError("must name a type")
     return value
 
 
@@ -88,12 +88,12 @@ def _value(value: Any, depth: int = 0) -> Any:
     """A value that is to be written as it is."""
     if isinstance(value, str):
         if any(c == "\x7f" or (c < " " and c not in "\b\t\n\f\r") for c in value):
-            raise Fault("texts with control characters cannot be written")
+            raise KeywordError("texts with control characters cannot be written")
     elif isinstance(value, int | float) and not isinstance(value, bool):
         _number(value)
     elif isinstance(value, list | dict):
         if depth > _DEEPEST_VALUE:
-            raise Fault(f"a value is nested more than {_DEEPEST_VALUE} deep")
+            raise KeywordError(f"a value is nested more than {_DEEPEST_VALUE} deep")
         for one in [*value, *value.values()] if isinstance(value, dict) else value:
             _value(one, depth + 1)
     return value
@@ -101,15 +101,15 @@ def _value(value: Any, depth: int = 0) -> Any:
 
 def _values(value: Any) -> Any:
     if not isinstance(value, list) or not value:
-        raise Fault("must be a list of values that is not empty")
+        raise KeywordError("must be a list of values that is not empty")
     return [_value(one) for one in value]
 
 
 def _number(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Fault("must be a number")
+        raise KeywordError("must be a number")
     if float(value).is_integer() and abs(value) > LARGEST:
-        raise Fault(f"numbers beyond {LARGEST} cannot be kept apart")
+        raise KeywordError(f"numbers beyond {LARGEST} cannot be kept apart")
     return value
 
 
@@ -119,27 +119,27 @@ def _exclusive(value: Any) -> Any:
 
 def _multiple(value: Any) -> Any:
     if _number(value) <= 0:
-        raise Fault("must be greater than 0")
+        raise KeywordError("must be greater than 0")
     return value
 
 
 def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
-        raise Fault("must be a whole number")
+        raise KeywordError("must be a whole number")
     if not 0 <= value <= _LARGEST_COUNT:
-        raise Fault(f"must be from 0 to {_LARGEST_COUNT}")
+        raise KeywordError(f"must be from 0 to {_LARGEST_COUNT}")
     return int(value)
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise Fault("must be a text")
+        raise KeywordError("must be a text")
     return value
 
 
 def _names(value: Any) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise Fault("must be a list of names")
+        raise KeywordError("must be a list of names")
     return [_value(one) for one in dict.fromkeys(value)]
 
 

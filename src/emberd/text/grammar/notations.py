@@ -22,7 +22,9 @@ class Notation:
     between: str = "\n"
     before: str = ""
     after: str = ""
-    opening: str = ""  # what a call, or the first one, begins with, and no other text; "" where there is none
+    opening: str = (
+        ""  # what a call, or the first one, begins with, and no other text; "" where there is none
+    )
     always_one: bool = False
     dotted_names: bool = True
 
@@ -47,7 +49,9 @@ _PYTHONIC = Notation("%N(%A)", as_keywords, between=", ", before="[", after="]",
 
 
 def _listed(call: str, before: str, after: str) -> Notation:
-    return Notation(call, between=", ", before=before, after=after, opening=before.removesuffix("["))
+    return Notation(
+        call, between=", ", before=before, after=after, opening=before.removesuffix("[")
+    )
 
 
 def _xml(template: str) -> Notation:
@@ -63,7 +67,11 @@ def _invoke(template: str) -> Notation:
     mark = "minimax:tool_call"
     before, after = (f"<{mark}>\n", f"\n</{mark}>") if mark in template else ("", "")
     return Notation(
-        '<invoke name="%N">\n%A</invoke>', write, before=before, after=after, opening='<invoke name="'
+        '<invoke name="%N">\n%A</invoke>',
+        write,
+        before=before,
+        after=after,
+        opening='<invoke name="',
     )
 
 
@@ -101,7 +109,11 @@ def _deepseek(template: str) -> Notation:
     if "```json" in template:
         call, between = f"{begin}function{sep}%N\n```json\n%A\n```{end}", "\n"
     return Notation(
-        call, before="<｜tool▁calls▁begin｜>", between=between, after="<｜tool▁calls▁end｜>", opening=begin
+        call,
+        before="<｜tool▁calls▁begin｜>",
+        between=between,
+        after="<｜tool▁calls▁end｜>",
+        opening=begin,
     )
 
 
@@ -180,13 +192,14 @@ def _call(rules: Rules, notation: Notation, function: Function) -> str:
     fits = _NAME.fullmatch(function.name) if notation.dotted_names else function.name.isidentifier()
     if not fits:
         raise refused(
-            function.path, f"'{function.name:.64}' is no name that this model's notation of calls can hold"
+            function.path,
+            f"'{function.name:.64}' is no name that this model's notation of calls can hold",
         )
     parts = {
-        "%N": lambda: literal(function.name),
-        "%A": lambda: notation.arguments(rules, function.parameters),
-        "%I": lambda: "/[0-9]{1,2}/",
-        "%C": lambda: "/[a-zA-Z0-9]{9}/",
+        "%N": literal(function.name),
+        "%A": notation.arguments(rules, function.parameters),
+        "%I": "/[0-9]{1,2}/",
+        "%C": "/[a-zA-Z0-9]{9}/",
     }
-    found = (parts[p]() if p in parts else rules.text(p) for p in _PLACE.split(notation.call))
+    found = (parts[p] if p in parts else rules.text(p) for p in _PLACE.split(notation.call))
     return " ".join(part for part in found if part)

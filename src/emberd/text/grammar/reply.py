@@ -31,10 +31,19 @@ def bound(form: ReplyFormat, rules: ReplyRules, tokenizer: Tokenizer) -> ReplyFo
     """The format with its grammars. Raises BadRequestError."""
     in_channels = form.in_channels
     if in_channels and rules.answer is None and form.thinking is not None:
-        form = replace(form, thinking=replace(CHANNELS, forced_close=CHANNELS.forced_close.removesuffix(CHANNEL_FINAL)))
+        form = replace(
+            form,
+            thinking=replace(
+                CHANNELS, forced_close=CHANNELS.forced_close.removesuffix(CHANNEL_FINAL)
+            ),
+        )
     may_think = form.thinking is not None and form.thinking_budget != 0
     whole = _grammar(form, rules, tokenizer, may_think=may_think, behind=False)
-    behind = _grammar(form, rules, tokenizer, may_think=False, behind=True) if may_think and form.thinking_budget is not None else None
+    behind = (
+        _grammar(form, rules, tokenizer, may_think=False, behind=True)
+        if may_think and form.thinking_budget is not None
+        else None
+    )
     fault = tokenizer.grammar_checker.fault(whole)
     if fault:
         raise BadRequestError(f"'{rules.param}' cannot be enforced: {fault}", rules.param)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 ANY_TEXT = "/(?s:.*)/"
+_FREE_SPLIT = '%llguidance {"no_forcing": true}'  # text that must come may be split into any tokens
 _PREFIX = "emberd_"  # no rule of a caller's grammar may have such a name
 
 
@@ -63,7 +64,7 @@ class Rules:
 
     def source(self, start: str) -> str:
         rules = [f"{name}{body}" for (_, body), name in self._rules.items()]
-        return "\n".join(["%llguidance {}", f"start: {start}", *rules, self._callers])
+        return "\n".join(["%llguidance {}", f"start: {start}", *rules, self._callers, _FREE_SPLIT])
 
     def _named(self, body: str, *, is_terminal: bool) -> str:
         name = f"{_PREFIX}{len(self._rules)}"
@@ -102,7 +103,8 @@ def optional_list(rules: Rules, items: list[tuple[str, bool]], separator: str) -
 
 
 _TOKEN = re.compile(
-    r'"(?:\\.|[^"\\\n])*"|//[^\n]*|\#[^\n]*|/(?:\\.|[^/\\\n])+/|<[^<>\n]*>|[A-Za-z_][\w\-]*|.', re.DOTALL
+    r'"(?:\\.|[^"\\\n])*"|//[^\n]*|\#[^\n]*|/(?:\\.|[^/\\\n])+/|<[^<>\n]*>|[A-Za-z_][\w\-]*|.',
+    re.DOTALL,
 )
 
 

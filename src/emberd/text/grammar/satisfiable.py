@@ -49,7 +49,9 @@ def _finite_properties(node: Json, definitions: set[str]) -> bool:
     properties, others = node.get("properties", {}), node.get("additionalProperties", True)
     if "patternProperties" in node:
         others = True  # which of them it is does not matter here: the compiler looks again
-    return all(_finite(properties.get(name, others), definitions) for name in node.get("required", ()))
+    return all(
+        _finite(properties.get(name, others), definitions) for name in node.get("required", ())
+    )
 
 
 def options_disjoint(options: Any, resolve: Callable[[str], Any]) -> bool:
@@ -95,7 +97,11 @@ def _types(node: Mapping[str, Any]) -> set[str]:
 
 def _names(node: Mapping[str, Any]) -> set[str]:
     required = node.get("required")
-    return {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
+    return (
+        {name for name in required if isinstance(name, str)}
+        if isinstance(required, list)
+        else set()
+    )
 
 
 def _property(node: Mapping[str, Any], name: str, resolve: Callable[[str], Any]) -> Any:
@@ -106,7 +112,9 @@ def _property(node: Mapping[str, Any], name: str, resolve: Callable[[str], Any])
 
 def _constants_differ(one: Any, other: Any) -> bool:
     first, second = _constants(one), _constants(other)
-    return first is not None and second is not None and not any(a == b for a in first for b in second)
+    return (
+        first is not None and second is not None and not any(a == b for a in first for b in second)
+    )
 
 
 def _constants(node: Any) -> list[Any] | None:

@@ -14,7 +14,7 @@ from typing import Any
 from llguidance import LLMatcher
 
 from ...errors import BadRequestError
-from .keywords import ANNOTATIONS, CHECKS, INTEGER_RANGES, STRING_FORMATS, TYPES, Fault
+from .keywords import ANNOTATIONS, CHECKS, INTEGER_RANGES, STRING_FORMATS, TYPES, KeywordError
 from .satisfiable import is_finite, options_disjoint
 
 Json = dict[str, Any]
@@ -118,7 +118,7 @@ class _Walk:
         self._count(len(repr(value)) // _TEXT_OF_A_NODE, path)
         try:
             return check(value)
-        except Fault as fault:
+        except KeywordError as fault:
             raise refused(path, str(fault)) from None
 
     def _count(self, number: int, path: str) -> None:
@@ -161,7 +161,9 @@ class _Walk:
         if not isinstance(value, str):
             raise refused(path, "must be a text")
         if resolved(self._root, value) is _NOTHING:
-            where = "" if value.startswith("#") else "; only parts of the schema itself can be named"
+            where = (
+                "" if value.startswith("#") else "; only parts of the schema itself can be named"
+            )
             raise refused(path, f"'{value:.128}' is not there{where}")
         self._names.setdefault(value, f"d{len(self._names)}")
         result["$ref"] = f"#/$defs/{self._names[value]}"
@@ -211,9 +213,7 @@ class _Walk:
     def _list(self, value: Any, path: str, depth: int, *, closed: bool) -> list[Any]:
         if not isinstance(value, list) or not value:
             raise refused(path, "must be a list of schemas that is not empty")
-        return [
-            self.node(one, f"{path}[{i}]", depth, closed=closed) for i, one in enumerate(value)
-        ]
+        return [self.node(one, f"{path}[{i}]", depth, closed=closed) for i, one in enumerate(value)]
 
 
 _APPLICATORS: dict[str, Callable[[_Walk, Json, Any, str, int, bool], None]] = {
