@@ -39,6 +39,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
     for name in ("OLLAMA_HOST", "OLLAMA_ORIGINS"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("EMBERD_PLACES", "none")
     monkeypatch.setenv("EMBERD_MODELS_DIR", str(tmp_path / "models"))
     monkeypatch.setenv("EMBERD_CACHE_DIR", str(tmp_path / "cache"))
 

@@ -122,6 +122,7 @@ def running_daemon(
 
 def serve_command(models_dir: Path, folder: Path, **settings: Any) -> list[str]:
     values = {"device": "cpu", "port": 0, "models_dir": models_dir, "cache_dir": folder / "cache"}
+    values["places"] = "none"
     flags: list[str] = []
     for name, value in (values | settings).items():
         flags += [f"--{name.replace('_', '-')}", str(value)]

@@ -15,15 +15,32 @@ import numpy as np
 
 from emberd.protocol import (
     FROM_LAST_STEP,
+    MAX_LOGPROBS,
     Admission,
     Batch,
     GenerateRequest,
+    Logprobs,
+    MaskArray,
     SamplingParams,
     StepOutput,
+    TokenTable,
     WorkerInfo,
 )
 
 VOCABULARY = 1000
+END, TURN = 999, 998
+TABLE = TokenTable(
+    pieces=(
+        *(bytes([byte]) for byte in range(256)),
+        *(b"%c%c" % (97 + first, 97 + second) for first in range(26) for second in range(26)),
+        *(b"" for _ in range(VOCABULARY - 256 - 26 * 26 - 2)),
+        b"<turn>",
+        b"<end>",
+    ),
+    control_ids=(TURN, END),
+    end_ids=(TURN, END),
+)
+"""The runner's vocabulary for grammars: bytes, pairs of small letters, tokens that write nothing, two ends."""
 NextToken = Callable[[Sequence[int], SamplingParams], int]
 
 
@@ -37,10 +54,28 @@ def chain(table: dict[int, int], default: int = 0) -> NextToken:
     return lambda history, params: table.get(history[-1], default)
 
 
+def allowed_from(token_id: int, mask: MaskArray) -> int:
+    """The first token from `token_id` on, round the vocabulary, that a mask allows."""
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[:VOCABULARY]
+    return int((np.roll(bits, -token_id).argmax() + token_id) % VOCABULARY)
+
+
+def told_logprobs(histories: Sequence[Sequence[int]]) -> Logprobs:
+    """What the runner tells of each history's last token: numbers that depend on all of it."""
+    seeds = [zlib.crc32(np.array(history, np.int64).tobytes()) for history in histories]
+    ids = [(np.arange(MAX_LOGPROBS) + seed) % VOCABULARY for seed in seeds]
+    top = [-np.arange(MAX_LOGPROBS) - seed % 1000 for seed in seeds]
+    return Logprobs(
+        -np.array(seeds, np.float32) % 1000,
+        np.array(ids, np.int32).reshape(-1, MAX_LOGPROBS),
+        np.array(top, np.float32).reshape(-1, MAX_LOGPROBS),
+    )
+
+
 def lone_run(
     request: GenerateRequest, next_token: NextToken = hashed, context_length: int = 1 << 30
 ) -> tuple[tuple[int, ...], str]:
-    """Completion tokens and finish reason of a request that has everything to itself."""
+    """Completion tokens and finish reason of a request that has everything to itself, without a grammar."""
     params = request.params
     stops = () if params.ignore_eos else params.stop_token_ids
     history = list(request.token_ids)
@@ -88,6 +123,7 @@ class ScriptedRunner:
         self._slots: dict[int, tuple[int, int]] = {}  # slot -> (position, token id)
         self._places: dict[int, Place] = {}
         self._in_flight: deque[StepOutput] = deque()
+        self._held: tuple[Batch, StepOutput] | None = None  # waits for its masks
 
     def info(self) -> WorkerInfo:
         return WorkerInfo(
@@ -104,19 +140,33 @@ class ScriptedRunner:
 
     def submit(self, batch: Batch) -> None:
         assert not self.closed and len(self._in_flight) < self.steps_in_flight
+        assert self._held is None, "the last batch waits for its masks"
         self._check_shapes(batch)
         self.batches.append(batch)
         self._admit(batch.admissions)
         rows = range(batch.num_rows)
         for row in rows:  # as on a device, all rows write before any reads
             self._write(batch, row)
-        sampled = [self._sample(batch, row) for row in rows]
-        output = StepOutput(np.array(sampled, np.int32))
+        self._check_contexts(batch)
+        output = StepOutput(np.full(batch.num_rows, -1, np.int32))
         if batch.hidden_at is not None:
             output.hidden = np.array(
                 [self._state(batch, place) for place in batch.hidden_at.tolist()], np.float32
             )
-        self._in_flight.append(output)
+        if batch.scored_at is not None:
+            output.scores = self._scores(batch)
+        if batch.masked is None:
+            self._sample_rows(batch, output, {})
+        else:
+            assert batch.masked.any() and not (batch.masked & ~batch.sample).any()
+            self._held = batch, output
+
+    def sample(self, masks: MaskArray) -> None:
+        assert self._held is not None, "masks came without a batch that waits for them"
+        (batch, output), self._held = self._held, None
+        assert batch.masked is not None and masks.dtype == np.uint32
+        rows = np.flatnonzero(batch.masked).tolist()
+        self._sample_rows(batch, output, dict(zip(rows, masks, strict=True)))
 
     def collect(self) -> StepOutput:
         assert self._in_flight, "collect without a step in flight"
@@ -182,20 +232,44 @@ class ScriptedRunner:
             assert token_id == place.history[position]
             self._slots[slot] = (position, token_id)
 
-    def _sample(self, batch: Batch, row: int) -> int:
-        place = self._places[int(batch.sequence_index[row])]
-        table = batch.block_tables[row].tolist()
-        context_length = int(batch.context_lens[row])
-        seen = [self._slots[self._slot(table, position)] for position in range(context_length)]
-        assert seen == list(enumerate(place.history[:context_length])), "slots were overwritten"
-        if not batch.sample[row]:
-            return -1
-        assert context_length == len(place.history), "sampled before the last known token"
-        token_id = self._next_token(place.history, place.params)
-        place.history.append(token_id)
-        assert len(place.history) <= place.num_prompt_tokens + place.params.max_tokens
-        assert len(place.history) <= self._context_length, "sampled past the context"
-        return token_id
+    def _check_contexts(self, batch: Batch) -> None:
+        for row in range(batch.num_rows):
+            place = self._places[int(batch.sequence_index[row])]
+            table = batch.block_tables[row].tolist()
+            context_length = int(batch.context_lens[row])
+            seen = [self._slots[self._slot(table, position)] for position in range(context_length)]
+            assert seen == list(enumerate(place.history[:context_length])), "slots were overwritten"
+            if batch.sample[row]:
+                assert context_length == len(place.history), "sampled before the last known token"
+
+    def _sample_rows(self, batch: Batch, output: StepOutput, masks: dict[int, MaskArray]) -> None:
+        histories: list[Sequence[int]] = []
+        for row in range(batch.num_rows):
+            place = self._places[int(batch.sequence_index[row])]
+            if batch.sample[row]:
+                token_id = self._next_token(place.history, place.params)
+                if row in masks:
+                    token_id = allowed_from(token_id, masks[row])
+                place.history.append(token_id)
+                assert len(place.history) <= place.num_prompt_tokens + place.params.max_tokens
+                assert len(place.history) <= self._context_length, "sampled past the context"
+                output.token_ids[row] = token_id
+            histories.append(tuple(place.history))
+        output.logprobs = told_logprobs(histories)
+        self._in_flight.append(output)
+
+    def _scores(self, batch: Batch) -> Logprobs:
+        assert batch.scored_at is not None and batch.scored_ids is not None
+        histories = []
+        for place, token_id in zip(
+            batch.scored_at.tolist(), batch.scored_ids.tolist(), strict=True
+        ):
+            row = int(np.searchsorted(batch.query_start, place, side="right")) - 1
+            history = self._places[int(batch.sequence_index[row])].history
+            length = int(batch.positions[place]) + 2
+            assert history[length - 1] == token_id, "scored token is not the next one"
+            histories.append(history[:length])
+        return told_logprobs(histories)
 
     def _state(self, batch: Batch, place: int) -> tuple[int, int, int]:
         """Position, token id and the sum of all ids that the token sees: as a model's state, it tells of

@@ -6,66 +6,60 @@ import json
 from typing import Any
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer
 
+from emberd.engine.grammar import Grammars
 from emberd.text.reply import ReplyFormat
 from emberd.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]
-_LIKELY = b'"}],0<'
+_LIKELY = b'"}]),0\n'
 
 
 class Player:
-    """Of one vocabulary. Texts are kept short: what closes them is likelier."""
+    """Of one vocabulary. Replies are kept short: ends, what closes a text, and tokens of several bytes are
+    likelier."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        table = tokenizer.token_table()
         self._tokenizer = tokenizer
-        self._controls = tokenizer.control_names
-        ids = range(tokenizer.vocab_size)
-        names = {token_id: name.encode() for name, token_id in self._controls.items()}
-        self.tokens = [names.get(i) or tokenizer.token_bytes(i) for i in ids]
-        self.special_token_ids = sorted(self._controls.values())
-        self.end_id = min(tokenizer.stop_ids)
-        self.bos_token_id, self.eos_token_id = None, self.end_id
-        self.is_tokenizer_wrapper = True
-        self._ll = LLTokenizer(self, slices=[])  # type: ignore[arg-type]
-        weights = [30.0 if token and token[:1] in _LIKELY else 1.0 for token in self.tokens]
-        weights[self.end_id] = 30.0
-        self._weights = np.array(weights)
+        self._grammars = Grammars(table)
+        self._ends = set(table.end_ids)
+        likely = [len(piece) > 1 or piece in _LIKELY for piece in table.pieces]
+        self._weights = np.where(likely, 30.0, 1.0)
 
-    def __call__(self, text: str) -> list[int]:
-        return []
-
-    def play(self, grammar: str, seed: int, max_tokens: int) -> tuple[list[int], bool]:
+    def play(self, grammar: str, seed: int, max_tokens: int = 1500) -> tuple[list[int], bool]:
         """Token ids, and whether the reply ended by itself."""
         rng = np.random.default_rng(seed)
-        matcher = LLMatcher(self._ll, grammar, log_level=0)
+        matcher = self._grammars.matcher(grammar)
         ids: list[int] = []
-        while not matcher.is_stopped() and len(ids) < max_tokens:
-            words = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-            allowed = np.unpackbits(words, bitorder="little")[: len(self.tokens)].astype(bool)
-            assert not matcher.is_error(), matcher.get_error()
-            weights = np.where(allowed, self._weights, 0)
+        while not matcher.is_over and len(ids) < max_tokens:
+            bits = np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")
+            weights = np.where(bits[: len(self._weights)], self._weights, 0)
             token_id = int(rng.choice(len(weights), p=weights / weights.sum()))
-            if token_id == self.end_id:
+            if token_id in self._ends:
                 return ids, True
-            assert matcher.consume_token(token_id)
+            matcher.take(token_id)
             ids.append(token_id)
-        assert not matcher.is_error(), matcher.get_error()
-        return ids, matcher.is_stopped()
+        return ids, matcher.is_over
 
     def accepts(self, grammar: str, text: str) -> bool:
-        """Whether a text is one that the grammar ends with. Control tokens are read by name."""
-        matcher = LLMatcher(self._ll, grammar, log_level=0)
-        ids = self._tokenizer.encode(text, add_special=False, parse_special=True)
-        return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+        """Whether a text is one that the grammar may end with. Control tokens are read by name."""
+        matcher = self._grammars.matcher(grammar)
+        for token_id in self._tokenizer.encode(text, add_special=False, parse_special=True):
+            words = matcher.mask()
+            if not words[token_id // 32] >> (token_id % 32) & 1:
+                return False
+            matcher.take(token_id)
+        if matcher.is_over:
+            return True
+        words = matcher.mask()
+        return any(words[end // 32] >> (end % 32) & 1 for end in self._ends)
 
     def text(self, ids: list[int], form: ReplyFormat) -> str:
         """As the parser of a reply gets it."""
         shown = {i: n.encode() for n, i in self._tokenizer.controls(form.marks).items()}
-        return b"".join(shown.get(i, self._tokenizer.token_bytes(i)) for i in ids).decode(
-            "utf-8", "replace"
-        )
+        pieces = (shown.get(i, self._tokenizer.token_bytes(i)) for i in ids)
+        return b"".join(pieces).decode("utf-8", "replace")
 
 
 def calls_of(parts: list[Any]) -> list[tuple[str, Json]]:

@@ -374,3 +374,24 @@ def _sizes(
         f"{architecture}.rope.dimension_count": head_dim,
         f"{architecture}.rope.freq_base": 10000.0,
     }
+
+
+def split_gguf(path: Path, max_tensors: int) -> list[Path]:
+    """Split a written file as llama.cpp's tool does; the whole file is removed. Gives the parts in order."""
+    reader = gguf.GGUFReader(path)
+    fields = {key: field for key, field in reader.fields.items() if not key.startswith("GGUF.")}
+    writer = gguf.GGUFWriter(
+        path, fields["general.architecture"].contents(), split_max_tensors=max_tensors
+    )
+    for key, field in fields.items():
+        if key != "general.architecture":
+            inner = field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(key, field.contents(), field.types[0], inner)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    path.unlink()
+    return sorted(path.parent.glob(f"{path.stem}-*-of-*.gguf"))

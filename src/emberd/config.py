@@ -27,6 +27,7 @@ for _power, _letter in enumerate("KMGT", start=1):
 _UNITS_OF_TIME = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 _REASONING_KEYS = ("reasoning_content", "reasoning")
+_PLACES = ("huggingface", "ollama", "lmstudio", "home")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _LOG_FORMATS = ("text", "json")
 _SWITCH = {"1": True, "true": True, "yes": True, "on": True} | {
@@ -95,6 +96,17 @@ def _positive_size(text: str) -> int:
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word for part in text.split(",") if (word := part.strip()))
+
+
+def _places(text: str) -> tuple[str, ...]:
+    words = _words(text)
+    if unknown := [word for word in words if word not in _PLACES and "/" not in word]:
+        if words == ("none",):
+            return ()
+        raise ValueError(
+            f"'{unknown[0]}' is not one of {', '.join(_PLACES)}, none or the path of a folder"
+        )
+    return words
 
 
 def _aliases(text: str) -> tuple[tuple[str, str], ...]:
@@ -179,6 +191,13 @@ class Config:
         _path,
         factory=_user_data,
         shown="models, in the user's data folder",
+    )
+    places: tuple[str, ...] = _setting(
+        "More places in which models are found and never changed: huggingface, ollama, lmstudio, home (~/models) or "
+        "paths of folders, separated by commas; or none.",
+        _places,
+        ("huggingface", "ollama", "lmstudio", "home"),
+        shown="huggingface,ollama,lmstudio,home",
     )
     cache_dir: Path = _setting(  # noqa: RUF009 - a dataclasses.field
         "Folder for what can be made again, as built tokenizers.",

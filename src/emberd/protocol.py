@@ -17,9 +17,14 @@ FinishReason = Literal["stop", "length", "cancelled", "error"]
 Pooling = Literal["mean", "cls", "last"]  # of all tokens, the first, the last
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
+MaskArray = NDArray[np.uint32]
+"""(rows, words): token t is allowed where bit t % 32 of word t // 32 is set; what lies beyond is not."""
 
 FROM_LAST_STEP = -1
 """In `Batch.token_ids`: the token that the runner sampled last for this row's sequence."""
+
+MAX_LOGPROBS = 20
+"""Likeliest tokens that can be told of one place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +179,11 @@ class Batch:
     admissions: list[Admission] = field(default_factory=list)
     logits_at: IntArray | None = None  # token places whose logits are wanted back (tests, scoring)
     hidden_at: IntArray | None = None  # token places whose states are wanted back (embeddings)
+    masked: NDArray[np.bool_] | None = (
+        None  # (R,) sampling rows whose masks come by `Runner.sample`
+    )
+    scored_at: IntArray | None = None  # token places behind which a known token is scored
+    scored_ids: IntArray | None = None  # those tokens
 
     @property
     def num_tokens(self) -> int:
@@ -189,12 +199,30 @@ class Batch:
 
 
 @dataclass(slots=True)
+class Logprobs:
+    """Log-probabilities at N places, of the model's own logits: of one token each, and of the likeliest ones."""
+
+    chosen: FloatArray  # (N,)
+    top_ids: IntArray  # (N, K) likeliest first, the lowest id among equals; K: MAX_LOGPROBS, or all tokens
+    top: FloatArray  # (N, K)
+
+    def told(self, place: int, token_id: int, num_top: int) -> TokenLogprobs:
+        """What a place has to tell, as plain numbers."""
+        ids, top = self.top_ids[place, :num_top], self.top[place, :num_top]
+        return TokenLogprobs(
+            token_id, float(self.chosen[place]), tuple(zip(ids.tolist(), top.tolist(), strict=True))
+        )
+
+
+@dataclass(slots=True)
 class StepOutput:
     """What a step gave. `token_ids` (R,) is -1 where no token was sampled."""
 
     token_ids: IntArray
     logits: FloatArray | None = None  # (len(logits_at), vocab)
     hidden: FloatArray | None = None  # (len(hidden_at), hidden) behind the output norm
+    logprobs: Logprobs | None = None  # R places, of use where the row's sequence asks for logprobs
+    scores: Logprobs | None = None  # of scored_at
 
 
 class Runner(Protocol):
@@ -214,6 +242,13 @@ class Runner(Protocol):
 
     def submit(self, batch: Batch) -> None:
         """Start a step; returns before it is done where the device allows."""
+
+    def sample(self, masks: MaskArray) -> None:
+        """Give the masks of the batch just submitted, one a row of `batch.masked`, and so let it sample.
+
+        Must follow the submit of a batch with masked rows, before the next submit and before that step is
+        collected. Collecting older steps in between is what it is for: a mask needs their tokens.
+        """
 
     def collect(self) -> StepOutput:
         """Wait for the oldest submitted step."""

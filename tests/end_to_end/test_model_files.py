@@ -1,4 +1,4 @@
-"""Model files as a daemon meets them: K25 and K28 of bug_kinds.md, and every file of cases/gguf."""
+"""Model files as a daemon meets them: K24, K25 and K28 of bug_kinds.md, and every file of cases/gguf."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from daemon import Daemon, running_daemon
 from dialects import CHAT, COMPLETION, ROUTES, ask, body, refused
-from tiny_gguf import VOCAB_SIZE, random_model, script_model
+from tiny_gguf import VOCAB_SIZE, random_model, script_model, split_gguf
 
 pytestmark = pytest.mark.slow
 
@@ -29,6 +29,31 @@ def peak_memory(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) << 10
+
+
+# K24
+
+
+def test_k24_a_split_model_answers_as_the_whole(daemon: Daemon, models_dir: Path) -> None:
+    """K24: listed once, the text of the single file, and a missing part is named before anything is loaded."""
+    random_model(models_dir / "whole.gguf")
+    for name in ("split", "torn"):
+        shutil.copy(models_dir / "whole.gguf", models_dir / f"{name}.gguf")
+        parts = split_gguf(models_dir / f"{name}.gguf", max_tensors=8)
+    parts[1].unlink()
+    shutil.copy(models_dir / "whole.gguf", models_dir / "best-of-breed.gguf")
+    listed = [model["name"] for model in daemon.http.get("/api/tags").json()["models"]]
+    assert listed.count("split:latest") == 1 and "torn:latest" not in listed
+    assert "best-of-breed:latest" in listed
+    texts = [
+        ask(daemon.http, COMPLETION, name, "tell me", max_tokens=16).text
+        for name in ("whole", "split")
+    ]
+    assert texts[0] == texts[1]
+    for route in ROUTES:
+        said = refused(daemon.http, route, body(route, "torn", "hi", stream=False))
+        assert f"{parts[1].name} is missing" in said
+    assert "torn" not in daemon.loaded()
 
 
 # K25

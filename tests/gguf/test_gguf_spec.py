@@ -254,14 +254,6 @@ def test_more_tokens_than_rows_are_refused_and_fewer_are_not(path: Path) -> None
     assert open_model(random_model(path, metadata=tokens)).spec.vocab_size == 512
 
 
-def test_parts_of_a_split_model_are_refused(tmp_path: Path) -> None:
-    """K24, its first half."""
-    assert "one of 3 parts" in refusal(tmp_path / "small-00001-of-00003.gguf")
-    assert "one of 2 parts" in refusal(tmp_path / "small.gguf", metadata={"split.count": 2})
-    open_model(random_model(tmp_path / "best-of-breed.gguf")).close()
-    open_model(random_model(tmp_path / "small-00001-of-00001.gguf")).close()
-
-
 @pytest.mark.parametrize("kind", QUANT_TYPES, ids=lambda kind: kind.name)
 def test_description_tells_the_commonest_type_or_the_file_s_own_word(
     kind: GGMLQuantizationType, path: Path

@@ -11,7 +11,14 @@ import pytest
 
 from emberd.protocol import SamplingParams
 from emberd.reference import sampling
-from emberd.reference.sampling import SamplerState, sample, sample_row
+from emberd.reference.sampling import (
+    SamplerState,
+    apply_bias,
+    apply_mask,
+    logprobs,
+    sample,
+    sample_row,
+)
 
 VOCAB = 512
 FIRST, SECOND, THIRD = 7, 3, 400
@@ -238,3 +245,66 @@ def test_penalties_come_before_the_draw(three_successors: sampling.F32) -> None:
 
 def test_no_counts_are_kept_without_penalties() -> None:
     assert SamplerState.start(SamplingParams(), [1, 2, 3], VOCAB).counts is None
+
+
+def test_logprobs_are_those_of_a_softmax_oc13(rng: np.random.Generator) -> None:
+    logits = rng.normal(0, 5, (6, 700)).astype(np.float32)
+    logits[3] += 1000
+    token_ids = rng.integers(0, 700, 6).astype(np.int32)
+    found = logprobs(logits, token_ids)
+    for row, token_id in enumerate(token_ids):
+        exact = logits[row].astype(np.float64)
+        exact -= exact.max() + np.log(np.exp(exact - exact.max()).sum())
+        assert np.allclose(found.chosen[row], exact[token_id], atol=1e-4)
+        assert found.top_ids[row].tolist() == np.argsort(-exact, kind="stable")[:20].tolist()
+        assert np.allclose(found.top[row], np.sort(exact)[::-1][:20], atol=1e-4)
+
+
+def test_equally_likely_tokens_are_told_lowest_first() -> None:
+    logits = np.zeros((1, 300), np.float32)
+    logits[0, [70, 250]] = 1
+    found = logprobs(logits, np.array([5], np.int32))
+    assert found.top_ids[0].tolist() == [70, 250, *range(18)]
+    few = logprobs(np.array([[0, 1, 2]], np.float32), np.array([1], np.int32))
+    assert few.top_ids.tolist() == [[2, 1, 0]] and few.top.shape == (1, 3)
+
+
+def test_three_successors_have_the_logprobs_of_k18() -> None:
+    logits = np.full((1, 50), -30, np.float32)
+    logits[0, [4, 5, 6]] = 2, 1, 0
+    found = logprobs(logits, np.array([4], np.int32))
+    assert np.allclose(found.top[0, :3], [-0.40761, -1.40761, -2.40761], atol=1e-4)
+
+
+def test_bias_is_added_behind_penalties_k17() -> None:
+    """A bias of +100 wins whatever a penalty does to it, one of -100 never; others stay."""
+    logits = np.array([3, 2, 1, 0], np.float32)
+
+    def drawn(bias: tuple[tuple[int, float], ...], **chosen: float) -> set[int]:
+        found = set()
+        for seed in range(200):
+            params = SamplingParams(seed=seed, logit_bias=bias, **chosen)  # type: ignore[arg-type]
+            found.add(sample_row(logits, SamplerState.start(params, [0, 1], 4), 1))
+        return found
+
+    assert drawn(((0, -100),)) == {1, 2, 3}
+    assert drawn(((3, 100),)) == {3}
+    assert drawn(((1, 100),), repetition_penalty=3.0) == {1}
+    assert drawn(((0, -100), (0, 0)), temperature=0) == {0}, "the last of two counts"
+    assert apply_bias(logits, ((2, 0.5),)).tolist() == [3, 2, 1.5, 0]
+
+
+def test_a_mask_forbids_in_every_mode_k08(rng: np.random.Generator) -> None:
+    for chosen in ({"temperature": 0.0}, {}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.3}):
+        for _ in range(20):
+            logits = rng.normal(0, 3, 100).astype(np.float32)
+            allowed = rng.random(100) < 0.1
+            allowed[rng.integers(100)] = True
+            mask = np.packbits(np.pad(allowed, (0, 28)), bitorder="little").view(np.uint32)
+            params = SamplingParams(seed=int(rng.integers(1000)), **chosen)  # type: ignore[arg-type]
+            token_id = sample_row(logits, SamplerState.start(params, [], 100), 3, mask)
+            assert allowed[token_id]
+            if not params.temperature:
+                assert logits[token_id] == logits[allowed].max()
+    short = np.array([0xFFFFFFFF], np.uint32)
+    assert np.isneginf(apply_mask(np.zeros(40, np.float32), short)[32:]).all()

@@ -290,3 +290,24 @@ def test_inconsistent_metadata_is_refused_naming_the_key(key: str, value: Any) -
     with pytest.raises(ModelFileError, match=rf"tokenizer\.ggml\.{key}"):
         Tokenizer.from_metadata(keys)
     assert Tokenizer.from_metadata(byte_level(["a b"])).vocab_size == 257
+
+
+def test_a_grammar_sees_each_tokens_bytes_and_the_ends_k08() -> None:
+    """Joined, the pieces of a text's ids are the text; control tokens are named, ends are listed."""
+    control = ["<|im_end|>", "<|x|>"]
+    for keys in (
+        byte_level(["Ã ©", "Ġ a"], control),
+        spm({"▁": -3.0, "▁a": -1.0, "é": -2.0}, {"<|im_end|>": CONTROL}),
+    ):
+        tokenizer = Tokenizer.from_metadata(keys)
+        table = tokenizer.token_table()
+        text = "a é 🙂\n"
+        ids = tokenizer.encode(text, add_special=False, parse_special=False)
+        joined = b"".join(table.pieces[i] for i in ids)
+        assert joined.removeprefix(b" ") == text.encode()
+        assert len(table.pieces) == tokenizer.vocab_size
+        assert set(table.control_ids) == {
+            i for i in range(tokenizer.vocab_size) if tokenizer.is_control(i)
+        }
+        assert set(table.end_ids) == tokenizer.stop_ids and tokenizer.stop_ids
+        assert all(table.pieces[i] == tokenizer.token_text(i).encode() for i in table.control_ids)

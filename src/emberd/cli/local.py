@@ -12,7 +12,7 @@ from ..models.store import ModelStore
 
 def local_store(config: Config) -> ModelStore:
     """The models folder, and the files that the settings name."""
-    store = ModelStore(config.models_dir, config.cache_dir)
+    store = ModelStore(config.models_dir, config.cache_dir, config.places)
     for entry in config.models:
         store.register(entry)
     return store

@@ -25,7 +25,7 @@ def serve(config: Config) -> None:
     logs.setup(config.log_level, config.log_format)
     if config.api_key_file is not None and readable_by_others(config.api_key_file):
         logger.warning("every user of this machine may read the key file; chmod 600 it")
-    store = ModelStore(config.models_dir, config.cache_dir)
+    store = ModelStore(config.models_dir, config.cache_dir, config.places)
     names = [store.register(entry) for entry in config.models]
     for name in names:
         store.find(name)  # a file that cannot be served is said now, not by the first request

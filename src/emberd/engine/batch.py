@@ -45,6 +45,8 @@ class BatchBuilder:
             for first, row in zip(query_start.tolist(), rows, strict=False)
             for place in row.pooled_places
         ]
+        masked = np.array([row.masked for row in rows], np.bool_)
+        scored_at, scored_ids = _scored(rows, query_start.tolist())
         return Batch(
             token_ids=_int_array([token_id for row in rows for token_id in _token_ids(row)]),
             positions=positions,
@@ -56,6 +58,9 @@ class BatchBuilder:
             sample=np.array([row.sample for row in rows], np.bool_),
             admissions=admissions,
             hidden_at=_int_array(hidden_at) if hidden_at else None,
+            masked=masked if masked.any() else None,
+            scored_at=_int_array(scored_at) if scored_at else None,
+            scored_ids=_int_array(scored_ids) if scored_at else None,
         )
 
     def _write_table(self, sequence: Sequence) -> None:
@@ -71,6 +76,15 @@ class BatchBuilder:
 def _token_ids(row: Row) -> list[int]:
     known = row.sequence.token_ids[row.start : row.start + row.count]
     return known or [FROM_LAST_STEP]  # only a decode row can be ahead of what is known
+
+
+def _scored(rows: list[Row], query_start: list[int]) -> tuple[list[int], list[int]]:
+    """Token places behind which a prompt token is scored, and those tokens."""
+    places, token_ids = [], []
+    for first, row in zip(query_start, rows, strict=False):
+        places += [first + position - 1 - row.start for position in row.scored]
+        token_ids += row.scored_ids
+    return places, token_ids
 
 
 def _admission(sequence: Sequence) -> Admission:

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 from collections import deque
 
+import numpy as np
+
 from emberd.errors import BadRequestError, ContextOverflowError
 from emberd.protocol import (
     EmbedRequest,
     GenerateRequest,
+    MaskArray,
     Runner,
     SequenceUpdate,
     StepMessage,
     StepOutput,
     TokenIds,
+    TokenLogprobs,
+    TokenTable,
 )
 
 from .batch import BatchBuilder
 from .blocks import BlockManager
+from .grammar import GrammarError, Grammars
 from .scheduler import Scheduler
 from .sequence import Row, Sequence
 
@@ -40,30 +46,38 @@ class Engine:
         self._sequences: dict[str, Sequence] = {}
         self._in_flight: deque[list[Row]] = deque()
         self._updates: list[SequenceUpdate] = []
+        self._table: TokenTable | None = None
+        self._grammars: Grammars | None = None
 
     @property
     def has_work(self) -> bool:
         """Whether `step` has anything to run, to collect or to tell."""
         return bool(self._sequences or self._in_flight or self._updates)
 
+    def use_table(self, table: TokenTable) -> None:
+        """The vocabulary that grammars are about; needed before the first request with one."""
+        self._table, self._grammars = table, None
+
     def add(self, request: GenerateRequest | EmbedRequest) -> None:
         """Queue a request.
 
         Raises ContextOverflowError when the prompt leaves no room for a token to generate in the
-        context, or in all blocks together; BadRequestError for an empty prompt, negative ids or an
-        id in use.
+        context, or in all blocks together; BadRequestError for an empty prompt, negative ids, an
+        id in use or a grammar that is refused.
         """
         num_prompt_tokens = len(request.token_ids)
         if request.request_id in self._sequences:
             raise BadRequestError(f"The request id '{request.request_id}' is already running.")
         check_token_ids(request.token_ids)
-        num_generated = 0 if isinstance(request, EmbedRequest) else 1
-        if num_prompt_tokens + num_generated > self.context_length:
-            raise ContextOverflowError(num_prompt_tokens, self.context_length)
         sequence = Sequence(request, self.context_length)
-        if sequence.max_length <= num_prompt_tokens:
+        runs = sequence.samples or sequence.reads
+        if num_prompt_tokens + (not sequence.reads) > self.context_length:
+            raise ContextOverflowError(num_prompt_tokens, self.context_length)
+        if not runs:
             self._updates.append(SequenceUpdate(request.request_id, (), "length"))
             return
+        if sequence.params.grammar is not None:
+            sequence.matcher = self._all_grammars().matcher(sequence.params.grammar)
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
 
@@ -81,10 +95,13 @@ class Engine:
             rows = self._scheduler.schedule()
             if not rows:
                 break
-            self._runner.submit(self._batches.build(rows))
+            batch = self._batches.build(rows)
+            self._runner.submit(batch)
+            if batch.masked is not None:
+                self._sample_masked(rows)
+                return self._emit()
             self._in_flight.append(rows)
-        if self._in_flight:
-            self._commit(self._in_flight.popleft(), self._runner.collect())
+        self._collect()
         return self._emit()
 
     def fail(self, reason: str) -> StepMessage:
@@ -102,39 +119,106 @@ class Engine:
         assert not any(sequence.block_table for sequence in scheduler.waiting)
         self._blocks.check_integrity(sequence.block_table for sequence in scheduler.running)
 
-    def _commit(self, rows: list[Row], output: StepOutput) -> None:
-        states = output.hidden
-        for row, token_id in zip(rows, output.token_ids.tolist(), strict=True):
-            if row.pooled_places:
-                assert states is not None
-                count = len(row.pooled_places)
-                row.take_states(states[:count])
-                states = states[count:]
-            if row.sequence.pool is not None:
-                self._finish_pooled(row)
-            if not row.sample:
-                continue
-            sequence = row.sequence
-            sequence.num_pending_tokens -= 1
-            if sequence.finish_reason is not None:
-                continue  # ended while this step was in flight: the extra token is dropped
-            sequence.append(token_id)
-            self._updates.append(
-                SequenceUpdate(sequence.request_id, (token_id,), sequence.finish_reason)
-            )
-            if sequence.finish_reason is not None:
-                self._finish(sequence)
+    def _sample_masked(self, rows: list[Row]) -> None:
+        """Bring a step that was submitted to its sampling: earlier ones are collected first, since masks
+        follow from their tokens, while the device runs this one."""
+        while self._in_flight:
+            self._collect()
+        masks = [self._mask(row.sequence) for row in rows if row.masked]
+        width = max((len(mask) for mask in masks if mask is not None), default=1)
+        anything = np.zeros(width, np.uint32)
+        anything[0] = 1
+        self._runner.sample(np.stack([anything if mask is None else mask for mask in masks]))
+        self._in_flight.append(rows)
 
-    def _finish_pooled(self, row: Row) -> None:
-        """Answer for a text whose last token has been run."""
-        sequence = row.sequence
-        assert sequence.pool is not None
-        ends = row.start + row.count == sequence.num_prompt_tokens
-        if ends and sequence.finish_reason is None:
-            sequence.finish_reason = "stop"
-            vector = sequence.pool.vector()
-            self._updates.append(SequenceUpdate(sequence.request_id, (), "stop", embedding=vector))
+    def _mask(self, sequence: Sequence) -> MaskArray | None:
+        """None for a sequence that has ended, here at the latest: its token will be dropped."""
+        assert sequence.matcher is not None
+        if sequence.finish_reason is None:
+            try:
+                return sequence.matcher.mask()
+            except GrammarError as error:
+                self._fail(sequence, str(error))
+        return None
+
+    def _collect(self) -> None:
+        if self._in_flight:
+            self._commit(self._in_flight.popleft(), self._runner.collect())
+
+    def _commit(self, rows: list[Row], output: StepOutput) -> None:
+        pooled = scored = 0  # places of the output that were used
+        for place, row in enumerate(rows):
+            if row.pooled_places:
+                assert output.hidden is not None
+                count = len(row.pooled_places)
+                row.take_states(output.hidden[pooled : pooled + count])
+                pooled += count
+            if row.scored:
+                assert output.scores is not None and row.sequence.scores is not None
+                row.sequence.scores.add(row.scored_ids, output.scores, scored)
+                scored += len(row.scored)
+            if not row.sequence.samples:
+                self._finish_read(row)
+            if row.sample:
+                self._commit_token(row.sequence, place, output)
+
+    def _commit_token(self, sequence: Sequence, place: int, output: StepOutput) -> None:
+        sequence.num_pending_tokens -= 1
+        if sequence.finish_reason is not None:
+            return  # ended while this step was in flight: the extra token is dropped
+        token_id = int(output.token_ids[place])
+        try:
+            sequence.append(token_id)
+        except GrammarError as error:
+            self._fail(sequence, str(error))
+            return
+        num_top = sequence.params.num_logprobs
+        logprobs: tuple[TokenLogprobs, ...] = ()
+        if num_top is not None:
+            assert output.logprobs is not None
+            logprobs = (output.logprobs.told(place, token_id, num_top),)
+        self._updates.append(
+            SequenceUpdate(
+                sequence.request_id,
+                (token_id,),
+                sequence.finish_reason,
+                logprobs=logprobs,
+                prompt_logprobs=sequence.take_scores(),
+            )
+        )
+        if sequence.finish_reason is not None:
             self._finish(sequence)
+
+    def _finish_read(self, row: Row) -> None:
+        """Answer for a prompt from which nothing is sampled, whose last token has been run."""
+        sequence = row.sequence
+        if not row.ends_prompt or sequence.finish_reason is not None:
+            return
+        sequence.finish_reason = "length" if sequence.pool is None else "stop"
+        self._updates.append(
+            SequenceUpdate(
+                sequence.request_id,
+                (),
+                sequence.finish_reason,
+                embedding=None if sequence.pool is None else sequence.pool.vector(),
+                prompt_logprobs=sequence.take_scores(),
+            )
+        )
+        self._finish(sequence)
+
+    def _fail(self, sequence: Sequence, reason: str) -> None:
+        sequence.finish_reason = "error"
+        self._updates.append(SequenceUpdate(sequence.request_id, (), "error", error=reason))
+        self._finish(sequence)
+
+    def _all_grammars(self) -> Grammars:
+        if self._table is None:
+            raise BadRequestError(
+                "This model's vocabulary is not known to the engine; a grammar needs it."
+            )
+        if self._grammars is None:
+            self._grammars = Grammars(self._table)
+        return self._grammars
 
     def _finish(self, sequence: Sequence) -> None:
         del self._sequences[sequence.request_id]

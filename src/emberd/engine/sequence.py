@@ -13,9 +13,12 @@ from emberd.protocol import (
     FloatArray,
     GenerateRequest,
     SamplingParams,
+    TokenLogprobs,
 )
 
+from .grammar import Matcher
 from .pooling import Pool
+from .scores import PromptScores
 
 _NO_SAMPLING = SamplingParams(max_tokens=1)
 
@@ -32,27 +35,34 @@ class Sequence:
         "block_table",
         "finish_reason",
         "index",
+        "matcher",
         "max_length",
         "num_computed_tokens",
         "num_pending_tokens",
         "num_prompt_tokens",
+        "num_scored_tokens",
         "params",
         "pool",
         "request_id",
+        "samples",
+        "scores",
         "token_ids",
     )
 
     def __init__(self, request: GenerateRequest | EmbedRequest, context_length: int) -> None:
         self.request_id = request.request_id
-        self.params, self.pool = _NO_SAMPLING, None
+        self.params, self.pool, self.scores = _NO_SAMPLING, None, None
         if isinstance(request, EmbedRequest):
             self.pool = Pool(request.pooling)
         else:
             self.params = request.params
+            if request.prompt_logprobs is not None:
+                self.scores = PromptScores(request.prompt_logprobs)
         self.token_ids = list(request.token_ids)
         self.num_prompt_tokens = len(request.token_ids)
-        self.max_length = self.num_prompt_tokens + self.params.max_tokens
-        if self.pool is None:
+        self.samples = self.pool is None and self.params.max_tokens > 0
+        self.max_length = self.num_prompt_tokens + max(self.params.max_tokens, 1)
+        if self.samples:
             self.max_length = min(self.max_length, context_length)
         self._stop_token_ids = (
             frozenset() if self.params.ignore_eos else frozenset(self.params.stop_token_ids)
@@ -61,7 +71,16 @@ class Sequence:
         self.index: int | None = None  # place in the runner's per-sequence state while running
         self.num_computed_tokens = 0  # tokens whose KV the submitted steps have written
         self.num_pending_tokens = 0
+        self.num_scored_tokens = (
+            1  # of the prompt, in submitted steps; nothing comes before the first
+        )
+        self.matcher: Matcher | None = None  # has taken the known tokens behind the prompt
         self.finish_reason: FinishReason | None = None
+
+    @property
+    def reads(self) -> bool:
+        """Whether its prompt is all that is run; nothing is sampled."""
+        return not self.samples and (self.pool is not None or self.scores is not None)
 
     @property
     def num_tokens(self) -> int:
@@ -84,15 +103,28 @@ class Sequence:
         """Put the next `count` uncomputed tokens in a step."""
         start = self.num_computed_tokens
         assert self.index is not None and 0 < count <= self.num_uncomputed_tokens
-        sample = self.pool is None and start + count == self.num_tokens
+        sample = self.samples and start + count == self.num_tokens
         self.num_computed_tokens += count
         self.num_pending_tokens += sample
-        return Row(self, start, count, sample)
+        scored = range(0)
+        if (
+            self.scores is not None
+        ):  # a preempted sequence runs its prompt again, but is scored once
+            end = min(self.num_computed_tokens + 1, self.num_prompt_tokens)
+            scored = range(self.num_scored_tokens, end)
+            self.num_scored_tokens = max(self.num_scored_tokens, end)
+        return Row(self, start, count, sample, scored)
+
+    def take_scores(self) -> tuple[TokenLogprobs, ...]:
+        """The prompt's log-probabilities, the first time."""
+        return () if self.scores is None else self.scores.take()
 
     def append(self, token_id: int) -> None:
-        """Add a token that was sampled; sets `finish_reason` when it is the last."""
+        """Add a token that was sampled; sets `finish_reason` when it is the last. Raises GrammarError."""
         self.token_ids.append(token_id)
-        if token_id in self._stop_token_ids:
+        if self.matcher is not None:
+            self.matcher.take(token_id)
+        if token_id in self._stop_token_ids or (self.matcher is not None and self.matcher.is_over):
             self.finish_reason = "stop"
         elif len(self.token_ids) >= self.max_length:
             self.finish_reason = "length"
@@ -106,6 +138,20 @@ class Row:
     start: int
     count: int
     sample: bool  # whether a token is sampled from the last of them
+    scored: range = range(0)  # prompt positions whose tokens are scored by the ones before them
+
+    @property
+    def masked(self) -> bool:
+        """Whether the token is sampled behind a grammar's mask."""
+        return self.sample and self.sequence.matcher is not None
+
+    @property
+    def scored_ids(self) -> list[int]:
+        return self.sequence.token_ids[self.scored.start : self.scored.stop]
+
+    @property
+    def ends_prompt(self) -> bool:
+        return self.start + self.count == self.sequence.num_prompt_tokens
 
     @property
     def pooled_places(self) -> range:

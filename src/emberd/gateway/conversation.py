@@ -98,7 +98,8 @@ class Conversation:
         if thinking is None and wish.required and wish.mode is not False:
             raise BadRequestError(f'"{name:.512}" does not support thinking', wish.param)
         support = tool_support(source)
-        messages, tools = with_reasoning_as(reasoning_name(source), self.messages), self.tools
+        messages = with_reasoning_as(reasoning_name(source), model.opened(self.messages))
+        tools = self.tools
         variables = dict(self.variables)
         unknown = "tool_calls" not in source and has_tool_messages(messages)
         if support is None and (tools or unknown):
@@ -151,11 +152,11 @@ class Conversation:
             function, path = tool["function"], f"tools[{index}]"
             if forced is not None and forced.name not in (None, function["name"]):
                 continue
-            parameters = Parameters(
-                function.get("parameters"),
-                f"{path}.{self.parameters_key}",
-                strict=function.get("strict") is True,
-            )
+            schema, where = function.get("parameters"), f"{path}.{self.parameters_key}"
+            strict = function.get("strict") is True
+            parameters = Parameters(schema, where, strict=strict)
+            if forced is None and not strict and not parameters.enforceable:
+                parameters = Parameters({"type": "object"}, where)
             functions.append(Function(function["name"], parameters, f"{path}.function.name"))
         one = self.one_call or (forced is not None and forced.name is not None)
         return calls(rules, notation, functions, one=one)

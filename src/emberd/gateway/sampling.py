@@ -1,4 +1,4 @@
-"""SamplingParams from what a caller chose, what the model file recommends, and a protocol's defaults.
+"""SamplingParams from what a caller chose, what the model recommends, and a protocol's defaults.
 
 In that order, the caller first. Knows no protocol's names beyond its own.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from ..protocol import SamplingParams
 
-_WHOLE = ("top_k", "penalty_window")
+_WHOLE = ("top_k", "penalty_window", "seed", "max_tokens")
 MAX_PENALTY_WINDOW = 1 << 30
 
 

@@ -263,7 +263,7 @@ def _prompts(model: LoadedModel, ids: PromptIds, wish: Wish) -> Sequence[Prompt]
                         seed=(params.seed + len(prompts)) & 0xFFFF_FFFF,
                         grammar=ids.form.grammar,
                     ),
-                    wish.stop,
+                    wish.stop or model.text.recipe.stops,
                     ids.form,
                 )
             )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import reprlib
 from collections import Counter
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from .checked import Keys, Tensors
 from .dequant import dequantize
 from .encoder import ENCODER_ARCHITECTURES, EncoderFile, is_encoder
 from .reader import GGUFFile, TensorInfo
+from .shards import model_stem
 
 MAX_LAYERS = 1024
 MAX_SIZE = 1 << 20  # of the hidden state, the feed-forward state, heads
@@ -247,21 +247,12 @@ def _checked_architecture(file: GGUFFile) -> str:
         raise ModelFileError(
             f"{file.name}: architecture {reprlib.repr(name)} is not supported; supported are {supported}"
         )
-    num_parts = file.metadata.get("split.count")
-    if not isinstance(num_parts, int):
-        in_name = re.search(r"-\d{5}-of-(\d{5})\.gguf$", file.name)
-        num_parts = int(in_name[1]) if in_name else 1
-    if num_parts > 1:
-        raise ModelFileError(
-            f"{file.name}: is one of {num_parts} parts of a split model, which is not supported; "
-            "join them into one file with llama-gguf-split --merge"
-        )
     return name
 
 
 def _model_name(file: GGUFFile) -> str:
     name = file.metadata.get("general.name")
-    return name if isinstance(name, str) and name else file.path.stem
+    return name if isinstance(name, str) and name else model_stem(file.path)
 
 
 def _head_dim(keys: Keys, hidden_size: int, num_heads: int) -> int:

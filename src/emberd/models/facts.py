@@ -18,6 +18,7 @@ from typing import Any, Literal
 from ..errors import ModelFileError
 from ..gguf.encoder import EncoderFile, Pooling, is_encoder, open_encoder, pooling_of
 from ..gguf.reader import GGUFFile
+from ..gguf.shards import model_files
 from ..gguf.spec import ModelFile, describe, open_model
 from ..text.reasoning import thinking_of
 
@@ -74,11 +75,7 @@ class ModelFacts:
 
 def read_facts(path: Path, cache_dir: Path) -> ModelFacts:
     """Facts of one file. Raises ModelFileError with the file's fault."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise ModelFileError(f"{path.name}: cannot be read: {error.strerror}") from None
-    key = f"{_VERSION}\0{path}\0{status.st_size}\0{status.st_mtime_ns}"
+    key = f"{_VERSION}\0{path}\0{file_marks(path)}"
     name = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
     cached = cache_dir / "models" / f"{name}.json"
     facts = _load(cached)
@@ -86,6 +83,15 @@ def read_facts(path: Path, cache_dir: Path) -> ModelFacts:
         facts = _read(path)
         _save(cached, facts)
     return facts
+
+
+def file_marks(path: Path) -> tuple[tuple[int, int], ...]:
+    """Size and time of change of the model's files, one pair a part. Raises ModelFileError."""
+    try:
+        statuses = [file.stat() for file in model_files(path)]
+    except OSError as error:
+        raise ModelFileError(f"{path.name}: cannot be read: {error.strerror}") from None
+    return tuple((status.st_size, status.st_mtime_ns) for status in statuses)
 
 
 def sampling_hints(metadata: Mapping[str, Any]) -> dict[str, float]:
@@ -100,13 +106,14 @@ def sampling_hints(metadata: Mapping[str, Any]) -> dict[str, float]:
 
 def content_digest(path: Path) -> str:
     """See ModelFacts.digest."""
-    size = path.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
-    stride = max(_SAMPLE_BYTES, (size - _SAMPLE_BYTES) // (_SAMPLES - 1))
-    with path.open("rb", buffering=0) as file:
-        for offset in range(0, size, stride):
-            file.seek(offset)
-            digest.update(file.read(_SAMPLE_BYTES))
+    files = [(file, file.stat().st_size) for file in model_files(path)]
+    digest = hashlib.sha256("+".join(str(size) for _, size in files).encode())
+    for file, size in files:
+        stride = max(_SAMPLE_BYTES, (size - _SAMPLE_BYTES) // (_SAMPLES - 1))
+        with file.open("rb", buffering=0) as opened:
+            for offset in range(0, size, stride):
+                opened.seek(offset)
+                digest.update(opened.read(_SAMPLE_BYTES))
     return digest.hexdigest()
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -15,12 +15,20 @@ from typing import Any, Protocol
 
 from ..errors import BadRequestError, ModelFileError
 from ..gguf.reader import GGUFFile
-from ..protocol import EmbedRequest, GenerateRequest, SequenceUpdate, StepMessage, WorkerInfo
+from ..protocol import (
+    EmbedRequest,
+    GenerateRequest,
+    SequenceUpdate,
+    StepMessage,
+    TokenTable,
+    WorkerInfo,
+)
 from ..text.detokenize import Detokenizer
 from ..text.lengths import refuse_overlong
 from ..text.template import ChatTemplate, render_to_ids
 from ..text.tokenizer import Tokenizer
 from .facts import sampling_hints
+from .recipe import PLAIN, Recipe
 from .store import StoredModel
 
 PLAIN_TEMPLATE = (
@@ -29,6 +37,7 @@ PLAIN_TEMPLATE = (
     "{% endfor %}"
 )
 """For files that bring no chat template, base models mostly: the texts, one after the other."""
+_SYSTEM_ROLES = ("system", "developer")
 
 
 class Worker(Protocol):
@@ -51,16 +60,23 @@ class Worker(Protocol):
     async def close(self) -> None: ...
 
 
+class StartedWorker(Worker, Protocol):
+    """A worker that is still to be told where its model's vocabulary is to be had."""
+
+    token_table: Callable[[], TokenTable] | None
+
+
 @dataclass(frozen=True, slots=True)
 class ModelText:
     """The text side of a model file."""
 
     tokenizer: Tokenizer
     template: ChatTemplate
-    sampling_hints: Mapping[str, float]  # fields of SamplingParams that the file recommends
+    sampling_hints: Mapping[str, float]  # fields of SamplingParams that the recipe or the file says
+    recipe: Recipe = PLAIN
 
     @classmethod
-    def load(cls, path: Path, cache_dir: Path) -> ModelText:
+    def load(cls, path: Path, cache_dir: Path, recipe: Recipe = PLAIN) -> ModelText:
         """Blocks for as long as the vocabulary takes. Raises ModelFileError."""
         file = GGUFFile(path)
         try:
@@ -69,10 +85,19 @@ class ModelText:
             source = metadata.get("tokenizer.chat_template", PLAIN_TEMPLATE)
             if not isinstance(source, str):
                 raise ModelFileError(f"{path.name}: 'tokenizer.chat_template' is not text")
-            template = ChatTemplate(source, tokenizer)
-            return cls(tokenizer, template, sampling_hints(metadata))
+            template = ChatTemplate(recipe.template or source, tokenizer)
+            hints = sampling_hints(metadata) | recipe.hints
+            return cls(tokenizer, template, hints, recipe)
         finally:
             file.close()
+
+    def opened(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """`messages` with the recipe's in front; a system message of the caller's own stands for the recipe's."""
+        recipe = self.recipe
+        opening = [{"role": role, "content": text} for role, text in recipe.messages]
+        if recipe.system and not any(m["role"] in _SYSTEM_ROLES for m in messages):
+            opening.insert(0, {"role": "system", "content": recipe.system})
+        return [*opening, *messages]
 
     def chat_ids(
         self,
@@ -89,6 +114,10 @@ class ModelText:
         return render_to_ids(
             chosen, self.tokenizer, messages, context_length, tools=tools, **variables
         )
+
+    def token_table(self) -> TokenTable:
+        """The vocabulary for a worker that follows grammars. Blocks."""
+        return self.tokenizer.token_table()
 
     def plain_ids(self, text: str) -> list[int]:
         """Ids of text that goes on after a prompt, of which nothing is read as a control token."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timezone
-from pathlib import Path
 
 from ..config import Config
 from ..errors import BadRequestError, EmberdError, ModelNotFoundError, OverloadedError
@@ -21,13 +20,13 @@ from ..worker.client import WorkerClient
 from .facts import Capability
 from .loaded import LoadedModel, ModelText, Worker
 from .names import alias_target
-from .store import ModelStore, StoredModel
+from .sharing import SharedWorkers, StartWorker
+from .store import Key, ModelStore, StoredModel
 
 logger = logging.getLogger(__name__)
 
 _WORDS: dict[Capability, str] = {"completion": "generate", "embedding": "embeddings"}
 
-StartWorker = Callable[[WorkerOptions], Awaitable[Worker]]
 Wrap = Callable[[Worker, str], Worker]
 _CLAUDE = "claude-*"
 _MAX_TEXTS = 2  # text sides that are kept: vocabularies take tens of megabytes
@@ -46,16 +45,16 @@ class ModelManager:
         self.store = store
         self.wrap: Wrap = lambda worker, _name: worker
         self._config = config
-        self._start_worker = start_worker
-        self._loaded: dict[Path, LoadedModel] = {}
-        self._loading: dict[Path, asyncio.Task[LoadedModel]] = {}
-        self._wishes: dict[Path, float] = {}  # keep-alive of models that load, the latest given
-        self._expiry: dict[Path, asyncio.TimerHandle] = {}
+        self._workers = SharedWorkers(start_worker)
+        self._loaded: dict[Key, LoadedModel] = {}
+        self._loading: dict[Key, asyncio.Task[LoadedModel]] = {}
+        self._wishes: dict[Key, float] = {}  # keep-alive of models that load, the latest given
+        self._expiry: dict[Key, asyncio.TimerHandle] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._texts: dict[StoredModel, asyncio.Task[ModelText]] = {}
         self._standing: list[str] = []  # what `claude-*` means: the first of those to preload,
         self._last_used: str | None = None  # else the one used last; no encoders
-        self._pinned: set[Path] = set()
+        self._pinned: set[Key] = set()
         self._closed = False
 
     def preload(self, names: Iterable[str]) -> None:
@@ -85,7 +84,7 @@ class ModelManager:
     async def text(self, name: str) -> ModelText:
         """The text side of the model called `name`. Starts no worker. Raises as `find` does."""
         stored = await self.find(name)
-        if (model := self._alive(stored.path)) is not None:
+        if (model := self._alive(stored.key)) is not None:
             return model.text
         return await asyncio.shield(self._text_once(stored))
 
@@ -105,15 +104,15 @@ class ModelManager:
             )
         if _generates(stored):
             self._last_used = stored.name
-        wish = self._default_keep_alive(stored.path) if keep_alive is None else keep_alive
-        if (model := self._alive(stored.path)) is not None:
+        wish = self._default_keep_alive(stored.key) if keep_alive is None else keep_alive
+        if (model := self._alive(stored.key)) is not None:
             model.keep_alive = wish
-        while (model := self._alive(stored.path)) is None:
+        while (model := self._alive(stored.key)) is None:
             load = self._load_once(stored)
-            self._wishes[stored.path] = wish
+            self._wishes[stored.key] = wish
             await asyncio.shield(load)
         model.active += 1
-        self._cancel_expiry(stored.path)
+        self._cancel_expiry(stored.key)
         return model
 
     def release(self, model: LoadedModel) -> None:
@@ -121,15 +120,15 @@ class ModelManager:
         assert model.active > 0, "released more often than acquired"
         model.active -= 1
         model.last_used = datetime.now(timezone.utc)
-        if model.active == 0 and self._loaded.get(model.stored.path) is model:
+        if model.active == 0 and self._loaded.get(model.stored.key) is model:
             self._schedule_expiry(model)
 
     async def unload(self, name: str) -> StoredModel:
         """Unload `name` as soon as no reply needs it. Raises as `acquire` does for an unknown name."""
         stored = await self.find(name)
-        model = self._alive(stored.path)
-        if stored.path in self._loading:
-            self._wishes[stored.path] = 0
+        model = self._alive(stored.key)
+        if stored.key in self._loading:
+            self._wishes[stored.key] = 0
         if model is not None:
             model.keep_alive = 0
             if model.active == 0:
@@ -138,15 +137,15 @@ class ModelManager:
 
     def loaded(self) -> list[LoadedModel]:
         """Every loaded model, the latest used first."""
-        alive = [model for path in list(self._loaded) if (model := self._alive(path))]
+        alive = [model for key in list(self._loaded) if (model := self._alive(key))]
         return sorted(alive, key=lambda model: model.last_used, reverse=True)
 
-    def loaded_from(self, path: Path) -> LoadedModel | None:
-        return self._alive(path)
+    def loaded_as(self, stored: StoredModel) -> LoadedModel | None:
+        return self._alive(stored.key)
 
     def context_length(self, stored: StoredModel) -> int:
         """Tokens that one sequence may hold: as it is served, or would be at most."""
-        if (model := self._alive(stored.path)) is not None:
+        if (model := self._alive(stored.key)) is not None:
             return model.context_length
         trained, ctx = stored.facts.context_length, self._config.ctx
         return trained if ctx is None else min(trained, ctx)
@@ -167,7 +166,7 @@ class ModelManager:
         except EmberdError as error:
             logger.error("cannot load '%s': %s", name, error)
             return
-        self._pinned.add(stored.path)
+        self._pinned.add(stored.key)
         with suppress(EmberdError):  # logged when the load ended
             self.release(await self.acquire(name))
 
@@ -193,7 +192,7 @@ class ModelManager:
             while len(self._texts) >= _MAX_TEXTS:
                 del self._texts[next(iter(self._texts))]
             task = asyncio.ensure_future(
-                asyncio.to_thread(ModelText.load, stored.path, self.store.cache_dir)
+                asyncio.to_thread(ModelText.load, stored.path, self.store.cache_dir, stored.recipe)
             )
             self._texts[stored] = task
             task.add_done_callback(lambda done: self._text_ended(stored, done))
@@ -204,8 +203,8 @@ class ModelManager:
         if failed and self._texts.get(stored) is done:
             del self._texts[stored]
 
-    def _alive(self, path: Path) -> LoadedModel | None:
-        model = self._loaded.get(path)
+    def _alive(self, key: Key) -> LoadedModel | None:
+        model = self._loaded.get(key)
         if model is not None and not model.worker.alive:
             logger.warning(
                 "the worker of '%s' is gone; the next request loads it again", model.name
@@ -217,10 +216,10 @@ class ModelManager:
     def _load_once(self, stored: StoredModel) -> asyncio.Task[LoadedModel]:
         if self._closed:
             raise OverloadedError("the daemon is shutting down")
-        task = self._loading.get(stored.path)
+        task = self._loading.get(stored.key)
         if task is None:
             task = asyncio.ensure_future(self._load(stored))
-            self._loading[stored.path] = task
+            self._loading[stored.key] = task
             task.add_done_callback(lambda done: self._load_ended(stored, done))
         return task
 
@@ -236,18 +235,19 @@ class ModelManager:
             cache_dir=str(config.cache_dir),
         )
         text = self._text_once(stored)
-        worker = await self._start_worker(options)
+        worker = await self._workers.take(stored.key, options)
         try:
             loaded_text = await asyncio.shield(text)
         except BaseException:
-            await worker.close()
+            await self._workers.give_back(stored.key)
             raise
+        worker.token_table = loaded_text.token_table
         wrapped = self.wrap(worker, stored.name)
-        return LoadedModel(stored, loaded_text, wrapped, self._default_keep_alive(stored.path))
+        return LoadedModel(stored, loaded_text, wrapped, self._default_keep_alive(stored.key))
 
     def _load_ended(self, stored: StoredModel, done: asyncio.Task[LoadedModel]) -> None:
-        del self._loading[stored.path]
-        wish = self._wishes.pop(stored.path, None)
+        del self._loading[stored.key]
+        wish = self._wishes.pop(stored.key, None)
         if done.cancelled():
             return
         if error := done.exception():
@@ -256,35 +256,35 @@ class ModelManager:
         model = done.result()
         if wish is not None:
             model.keep_alive = wish
-        self._loaded[stored.path] = model
+        self._loaded[stored.key] = model
         self._schedule_expiry(model, at_least=1.0)  # time for those who wait to take it
         logger.info("loaded '%s' on %s", model.name, model.info.device)
 
-    def _default_keep_alive(self, path: Path) -> float:
-        return math.inf if path in self._pinned else self._config.keep_alive
+    def _default_keep_alive(self, key: Key) -> float:
+        return math.inf if key in self._pinned else self._config.keep_alive
 
     def _schedule_expiry(self, model: LoadedModel, at_least: float = 0.0) -> None:
-        self._cancel_expiry(model.stored.path)
+        self._cancel_expiry(model.stored.key)
         if math.isinf(model.keep_alive):
             return
         delay = max(model.keep_alive, at_least)
         loop = asyncio.get_running_loop()
-        self._expiry[model.stored.path] = loop.call_later(delay, self._expire, model)
+        self._expiry[model.stored.key] = loop.call_later(delay, self._expire, model)
 
-    def _cancel_expiry(self, path: Path) -> None:
-        if timer := self._expiry.pop(path, None):
+    def _cancel_expiry(self, key: Key) -> None:
+        if timer := self._expiry.pop(key, None):
             timer.cancel()
 
     def _expire(self, model: LoadedModel) -> None:
-        if model.active == 0 and self._loaded.get(model.stored.path) is model:
+        if model.active == 0 and self._loaded.get(model.stored.key) is model:
             self._drop(model)
 
     def _drop(self, model: LoadedModel) -> None:
         """Forget the model and end its worker; requests that still hold it get its death."""
-        self._cancel_expiry(model.stored.path)
-        if self._loaded.get(model.stored.path) is model:
-            del self._loaded[model.stored.path]
-        task = asyncio.ensure_future(model.worker.close())
+        self._cancel_expiry(model.stored.key)
+        if self._loaded.get(model.stored.key) is model:
+            del self._loaded[model.stored.key]
+        task = asyncio.ensure_future(self._workers.give_back(model.stored.key))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         logger.info("unloading '%s'", model.name)

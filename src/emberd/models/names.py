@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from ..errors import BadRequestError
 
 DEFAULT_TAG = "latest"
 _MAX_NAME_LENGTH = 512
+_MAX_NEW_NAME_LENGTH = 160  # percent-encoded it is the name of a file
+_MAX_SEGMENTS = 4
+_NEW_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,79}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def split_tag(name: str) -> tuple[str, str]:
@@ -53,6 +58,7 @@ def check_name(name: str, param: str = "model") -> str:
     """
     name = name.strip()
     segments = name.split("/")
+    last, port = segments[-1], len(segments) > 2 and re.fullmatch(r"[^:]+:\d{1,5}", segments[0])
     fault = None
     if not name:
         fault = "is empty"
@@ -62,8 +68,40 @@ def check_name(name: str, param: str = "model") -> str:
         fault = "has characters that no model name has"
     elif any(segment.strip(".") == "" or segment.startswith(":") for segment in segments):
         fault = "looks like a path"
-    elif any(":" in segment for segment in segments[:-1]) or segments[-1].count(":") > 1:
+    elif any(":" in segment for segment in segments[1 if port else 0 : -1]) or last.count(":") > 1:
         fault = "has a colon in the wrong place"
     if fault:
         raise BadRequestError(f"'{param}' {fault}; write a name, or name:tag", param)
     return name
+
+
+def check_new_name(name: str, param: str = "model") -> str:
+    """The full name under which something is to be kept. Stricter: letters, digits, `.`, `_` and `-` only."""
+    full = full_name(check_name(name, param))
+    head, tag = split_tag(full)
+    segments = head.split("/")
+    host_and_port = len(segments) > 2 and re.fullmatch(r"[A-Za-z0-9.-]+:\d{1,5}", segments[0])
+    for segment in [*segments[1 if host_and_port else 0 :], tag]:
+        if not _NEW_PART.fullmatch(segment):
+            raise BadRequestError(
+                f"'{param}' may hold letters, digits, '.', '_' and '-', in parts of 1 to 80 characters that begin "
+                "with a letter or digit, as owner/name:tag",
+                param,
+            )
+    if len(segments) > _MAX_SEGMENTS or len(full) > _MAX_NEW_NAME_LENGTH:
+        raise BadRequestError(
+            f"'{param}' has more than {_MAX_SEGMENTS} parts or {_MAX_NEW_NAME_LENGTH} characters",
+            param,
+        )
+    return full
+
+
+def is_digest(text: Any) -> bool:
+    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
+
+
+def check_digest(text: str, param: str = "digest") -> str:
+    """Raises BadRequestError for what is not `sha256:` and 64 lower-case hex digits, without repeating it."""
+    if not is_digest(text):
+        raise BadRequestError(f"'{param}' is not sha256: and 64 lower-case hex digits", param)
+    return text

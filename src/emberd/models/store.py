@@ -1,29 +1,45 @@
 """ModelStore: which models there are, and the file behind a name.
 
-Files in the models folder and files registered at the start. A caller's name is only looked up among the
-names found, so no name reaches outside. Knows nothing of loading.
+Files registered at the start, what was pulled or created, the models folder, and the places of other programs,
+in that order. A caller's name is only looked up among the names found, so no name reaches outside. Knows
+nothing of loading.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import logging
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, ModelFileError, ModelNotFoundError
+from ..errors import BadRequestError, ConfigError, ModelFileError, ModelNotFoundError
 from ..gguf.reader import GGUFFile
-from .facts import ModelFacts, read_facts
-from .names import DEFAULT_TAG, check_name, full_name, name_key
+from ..gguf.shards import model_stem
+from ..text.reasoning import thinking_of
+from .facts import ModelFacts, file_marks, read_facts
+from .found import Found, found_in_folder, log_left_out
+from .names import check_name, check_new_name, full_name, name_key
+from .places import found_in_place
+from .pulled import PULLED, PullFolder
+from .recipe import PLAIN, Recipe
 
 logger = logging.getLogger(__name__)
 
-_MAX_FOLDERS = 3  # NAME may be as deep as hf.co/owner/name
+_FRESH_SECONDS = 2.0  # how long what was found is looked up without looking again
+_OWNERS = {
+    "huggingface": "the Hugging Face cache",
+    "ollama": "Ollama's store",
+    "lmstudio": "LM Studio",
+}
+
+Key = tuple[Path, str, Recipe]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +48,37 @@ class StoredModel:
 
     name: str  # with its tag
     path: Path
-    size: int  # bytes
+    size: int  # bytes, of all its files
     modified: datetime  # UTC
     facts: ModelFacts
+    source: str = "folder"
+    recipe: Recipe = PLAIN
+
+    @property
+    def key(self) -> Key:
+        """Equal for names that are served by one loaded model."""
+        return self.path, "" if self.recipe == PLAIN else self.name, self.recipe
+
+    @property
+    def digest(self) -> str:
+        """64 hex digits, of the file's content and of the recipe where there is one."""
+        if self.recipe == PLAIN:
+            return self.facts.digest
+        return hashlib.sha256((self.facts.digest + self.recipe.digest).encode()).hexdigest()
 
 
 class ModelStore:
     """Names to files. All methods may block on the disk and may be called from any thread."""
 
-    def __init__(self, models_dir: Path, cache_dir: Path) -> None:
+    def __init__(self, models_dir: Path, cache_dir: Path, places: Sequence[str] = ()) -> None:
         self.models_dir = models_dir
         self.cache_dir = cache_dir
+        self.pulled = PullFolder(models_dir)
+        self._places = places
         self._registered: dict[str, Path] = {}  # full name -> file
-        self._facts: dict[tuple[Path, int, int], ModelFacts | ModelFileError] = {}
+        self._facts: dict[tuple[Path, object], ModelFacts | ModelFileError] = {}
         self._lock = threading.Lock()
+        self._known: _Names | None = None
 
     def register(self, entry: str) -> str:
         """Make `entry` servable and give its name: a path of a GGUF file, or the name of a model that is there.
@@ -54,11 +87,12 @@ class ModelStore:
         """
         path = Path(entry).expanduser()
         if path.is_file():
-            name = full_name(path.stem.replace(":", "-"))
-            self._registered[name] = path.resolve()
+            name = full_name(model_stem(path).replace(":", "-"))
+            self._registered[name] = Path(os.path.abspath(path))
+            self._known = None
             return name
         try:
-            return self._locate(check_name(entry))[0]
+            return self._locate(check_name(entry)).name
         except ModelNotFoundError:
             pass
         except Exception as error:
@@ -69,61 +103,117 @@ class ModelStore:
 
     def models(self) -> list[StoredModel]:
         """Every model whose header is in order, newest first. Others are left out, with a line in the log."""
-        found = []
-        for name, path in self._scan().items():
+        described = []
+        for found in self._look().listed:
             try:
-                found.append(self._describe(name, path))
+                described.append(self._describe(found))
+            except ModelNotFoundError:
+                continue
             except ModelFileError as error:
-                _log_left_out(path, error.message)
-        return sorted(found, key=lambda model: (-model.modified.timestamp(), model.name))
+                ours = found.source in ("folder", "pulled")
+                level = logging.WARNING if ours else logging.INFO
+                log_left_out(str(found.path), error.message, level)
+        return sorted(described, key=lambda model: (-model.modified.timestamp(), model.name))
 
     def find(self, name: str) -> StoredModel:
         """The model called `name`. Raises BadRequestError, ModelNotFoundError or ModelFileError."""
-        return self._describe(*self._locate(check_name(name)))
+        return self._describe(self._locate(check_name(name)))
 
     def metadata(self, stored: StoredModel) -> dict[str, Any]:
         """The file's own metadata, read anew. Raises ModelFileError."""
         with GGUFFile(stored.path) as file:
             return file.metadata
 
-    def _locate(self, name: str) -> tuple[str, Path]:
-        found = self._scan()
-        for candidate, path in found.items():
-            if name_key(candidate) == name_key(name):
-                return candidate, path
-        stem = name.casefold()
-        same_stem = {path: found_name for found_name, path in found.items() if _stem(path) == stem}
-        if len(same_stem) == 1:
-            path, candidate = same_stem.popitem()
-            return candidate, path
-        raise ModelNotFoundError(name)
+    def keep(self, name: str, path: Path, recipe: Recipe = PLAIN, param: str = "model") -> None:
+        """From now on `name` means that file with that recipe.
 
-    def _scan(self) -> dict[str, Path]:
-        """Full name -> file; registered files first, then the folder in order of names."""
-        found = dict(self._registered)
-        known = {name_key(name) for name in found}
-        for path in sorted(_gguf_files(self.models_dir, _MAX_FOLDERS)):
-            name = _name_of(path.relative_to(self.models_dir))
-            if name_key(name) not in known:
-                known.add(name_key(name))
-                found[name] = path
+        Raises BadRequestError for a name that cannot be given, and where it is that of a file which emberd only
+        reads.
+        """
+        name = check_new_name(name, param)
+        if not self.pulled.has(name):
+            self.refuse_foreign(name, param)
+        self.pulled.keep(name, path, recipe)
+        self._known = None
+
+    def refuse_foreign(self, name: str, param: str) -> None:
+        """Raises BadRequestError where a file that emberd only reads is called `name`."""
+        found = self._look().by_name.get(name_key(name))
+        if (
+            found is not None
+            and found.source != "pulled"
+            and name_key(found.name) == name_key(name)
+        ):
+            raise BadRequestError(
+                f"'{param}': a model of that name is there already, in a place that emberd only reads "
+                f"({_owner(found)})",
+                param,
+            )
+
+    def delete(self, name: str) -> None:
+        """Forget what was pulled or created as `name`. Raises BadRequestError for files that emberd only reads."""
+        found = self._locate(check_name(name))
+        if found.source != "pulled":
+            raise BadRequestError(
+                f"model '{name}' is a file in a place that emberd only reads ({_owner(found)}); delete it there",
+                "model",
+            )
+        self.pulled.remove(found.name)
+        self._known = None
+
+    def forget(self) -> None:
+        """Look anew at the next question."""
+        self._known = None
+
+    def _locate(self, name: str) -> Found:
+        known = self._known
+        if known is not None and time.monotonic() < known.until:
+            found = known.find(name)
+            if found is not None and found.path.exists():
+                return found
+        found = self._look().find(name)
+        if found is None:
+            raise ModelNotFoundError(name)
         return found
 
-    def _describe(self, name: str, path: Path) -> StoredModel:
-        try:
-            status = path.stat()
-        except OSError:
-            raise ModelNotFoundError(name) from None
+    def _look(self) -> _Names:
+        self._known = known = _Names(self._scan())
+        return known
+
+    def _scan(self) -> Iterator[Found]:
+        for name, path in self._registered.items():
+            yield Found(name, path, "registered")
+        yield from self.pulled.found()
+        for found in found_in_folder(self.models_dir, "folder"):
+            if found.path.relative_to(self.models_dir).parts[0] != PULLED:
+                yield found
+        for place in self._places:
+            yield from found_in_place(place)
+
+    def _describe(self, found: Found) -> StoredModel:
+        if not found.path.exists():
+            raise ModelNotFoundError(found.name)
+        marks = file_marks(found.path)
+        modified = found.modified
+        if modified is None:
+            modified = max(modified_ns for _, modified_ns in marks) / 1e9
+        recipe = found.recipe or PLAIN
+        facts = self._read_facts(found.path, marks)
+        if recipe.template:
+            thinks = thinking_of(recipe.template) is not None
+            facts = dataclasses.replace(facts, has_template=True, thinks=thinks)
         return StoredModel(
-            name=name,
-            path=path,
-            size=status.st_size,
-            modified=datetime.fromtimestamp(status.st_mtime, timezone.utc),
-            facts=self._read_facts(path, status),
+            name=found.name,
+            path=found.path,
+            size=sum(size for size, _ in marks),
+            modified=datetime.fromtimestamp(modified, timezone.utc),
+            facts=facts,
+            source=found.source,
+            recipe=recipe,
         )
 
-    def _read_facts(self, path: Path, status: os.stat_result) -> ModelFacts:
-        key = (path, status.st_size, status.st_mtime_ns)
+    def _read_facts(self, path: Path, marks: object) -> ModelFacts:
+        key = (path, marks)
         with self._lock:  # several callers at once read a header once
             known = self._facts.get(key)
             if known is None:
@@ -137,38 +227,43 @@ class ModelStore:
         return known
 
 
-def _stem(path: Path) -> str:
-    return path.stem.casefold()
+class _Names:
+    """One look at all places: what is listed, and what each name means."""
+
+    def __init__(self, scanned: Iterable[Found]) -> None:
+        self.until = time.monotonic() + _FRESH_SECONDS
+        self.listed: list[Found] = []
+        self.by_name: dict[str, Found] = {}
+        self._by_stem: dict[str, list[Found]] = {}
+        further: list[tuple[str, Found]] = []
+        plain: dict[str, Found] = {}  # real path -> the first that led there
+        for found in scanned:
+            names = [found.name, *found.also]
+            real = os.path.realpath(found.path)
+            first = plain.get(real) if found.recipe is None else None
+            if first is not None:  # one file, seen from two places
+                further += [(name, first) for name in names]
+                continue
+            free = [name for name in names if name_key(name) not in self.by_name]
+            if not free:
+                continue
+            if free[0] != found.name:
+                found = dataclasses.replace(found, name=free[0])
+            if found.recipe is None:
+                plain[real] = found
+                self._by_stem.setdefault(model_stem(found.path).casefold(), []).append(found)
+            self.listed.append(found)
+            self.by_name[name_key(found.name)] = found
+            further += [(name, found) for name in names]
+        for name, found in further:
+            self.by_name.setdefault(name_key(name), found)
+
+    def find(self, name: str) -> Found | None:
+        if (found := self.by_name.get(name_key(name))) is not None:
+            return found
+        same_stem = self._by_stem.get(name.casefold(), [])
+        return same_stem[0] if len(same_stem) == 1 else None
 
 
-def _name_of(relative: Path) -> str:
-    """`NAME.gguf` -> NAME:latest, `NAME/TAG.gguf` -> NAME:TAG; NAME may itself hold folders."""
-    if len(relative.parts) == 1:
-        return f"{relative.stem}:{DEFAULT_TAG}"
-    return f"{relative.parent.as_posix()}:{relative.stem}"
-
-
-@lru_cache(maxsize=1024)  # said once a file, not once a listing
-def _log_left_out(path: Path, reason: str) -> None:
-    logger.warning("model left out: %s", reason)
-
-
-def _gguf_files(folder: Path, depth: int) -> Iterator[Path]:
-    try:
-        entries = list(os.scandir(folder))
-    except OSError:
-        return
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        if ":" in entry.name or "\\" in entry.name:
-            if entry.name.lower().endswith(".gguf"):
-                _log_left_out(
-                    Path(entry.path),
-                    f"{entry.name}: ':' and '\\' have no place in a name; rename it",
-                )
-            continue
-        if entry.name.lower().endswith(".gguf") and entry.is_file():
-            yield Path(entry.path)
-        elif depth and entry.is_dir():
-            yield from _gguf_files(Path(entry.path), depth - 1)
+def _owner(found: Found) -> str:
+    return _OWNERS.get(found.source, "a folder of yours")

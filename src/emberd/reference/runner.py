@@ -12,14 +12,24 @@ from collections.abc import Callable
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from emberd.errors import ModelLoadError
 from emberd.gguf.spec import open_model
-from emberd.protocol import FROM_LAST_STEP, Batch, IntArray, StepOutput, WorkerInfo, WorkerOptions
+from emberd.protocol import (
+    FROM_LAST_STEP,
+    Batch,
+    IntArray,
+    Logprobs,
+    MaskArray,
+    StepOutput,
+    WorkerInfo,
+    WorkerOptions,
+)
 
 from .kv_cache import BLOCK_SIZE, KVCache, plan_cache
 from .ops import F32, kv_write, paged_attention, rms_norm
-from .sampling import SamplerState, sample
+from .sampling import SamplerState, logprobs, sample
 from .threads import BlasThreads, num_cores
 from .transformer import hidden_states, layer_rope_tables, logits
 from .weights import Weights, load_weights
@@ -27,6 +37,9 @@ from .weights import Weights, load_weights
 MAX_STEP_TOKENS = 128
 """What the engine is told to put in a step at most. A step of 512 tokens takes seconds, for which running replies
 wait; prefill is about a tenth faster with it."""
+
+LOGIT_ROWS = 16
+"""Places whose logits are held at once while prompts are scored: a row is 1 MB for the largest vocabularies."""
 
 
 class CpuRunner:
@@ -49,6 +62,7 @@ class CpuRunner:
         self._samplers: list[SamplerState | None] = [None] * options.max_sequences
         self._last_tokens = np.zeros(options.max_sequences, dtype=np.int32)
         self._outputs: deque[StepOutput] = deque()
+        self._held: tuple[Batch, F32, StepOutput] | None = None  # run, its masks not known yet
         self._load_seconds = 0.0
         self._threads = BlasThreads(
             [w for layer in weights.layers for w in (layer.qkv, layer.o, layer.gate_up, layer.down)]
@@ -92,7 +106,13 @@ class CpuRunner:
         assert not self._outputs, "a step is still waiting to be collected"
         assert batch.num_tokens <= self._largest_batch, "batch larger than max_batch_tokens"
         with self._threads.limit(prefill=batch.num_tokens > batch.num_rows):
-            self._outputs.append(self._run(batch))
+            self._run(batch)
+
+    def sample(self, masks: MaskArray) -> None:
+        assert self._held is not None, "masks came without a batch that waits for them"
+        (batch, hidden, output), self._held = self._held, None
+        with self._threads.limit(prefill=False):
+            self._sample(batch, hidden, output, masks)
 
     def collect(self) -> StepOutput:
         return self._outputs.popleft()
@@ -101,7 +121,8 @@ class CpuRunner:
         """Let weights and cache go; the runner is not used after."""
         del self.weights, self._cache, self._rope_tables
 
-    def _run(self, batch: Batch) -> StepOutput:
+    def _run(self, batch: Batch) -> None:
+        assert self._held is None, "the last batch waits for its masks"
         for admission in batch.admissions:
             self._samplers[admission.index] = SamplerState.start(
                 admission.params, admission.token_ids, self.weights.spec.vocab_size
@@ -113,14 +134,34 @@ class CpuRunner:
             batch.positions,
             lambda *args: self._attend(batch, *args),
         )
-        output = StepOutput(self._sample(batch, hidden))
+        output = StepOutput(np.full(batch.num_rows, -1, dtype=np.int32))
         if batch.logits_at is not None:
             output.logits = logits(self.weights, hidden[batch.logits_at])
         if batch.hidden_at is not None:
             output.hidden = rms_norm(
                 hidden[batch.hidden_at], self.weights.output_norm, self.weights.spec.norm_eps
             )
-        return output
+        if batch.scored_at is not None and batch.scored_ids is not None:
+            output.scores = self._score(hidden[batch.scored_at], batch.scored_ids)
+        if batch.masked is None:
+            self._sample(batch, hidden, output, None)
+        else:
+            self._held = batch, hidden, output
+
+    def _score(self, hidden: F32, token_ids: IntArray) -> Logprobs:
+        """What hidden states (N, hidden) say of the tokens (N,) that follow them."""
+        parts = [
+            logprobs(
+                logits(self.weights, hidden[first : first + LOGIT_ROWS]),
+                token_ids[first : first + LOGIT_ROWS],
+            )
+            for first in range(0, len(token_ids), LOGIT_ROWS)
+        ]
+        return Logprobs(
+            np.concatenate([part.chosen for part in parts]),
+            np.concatenate([part.top_ids for part in parts]),
+            np.concatenate([part.top for part in parts]),
+        )
 
     def _token_ids(self, batch: Batch) -> IntArray:
         rows = np.repeat(batch.sequence_index, np.diff(batch.query_start))  # (T,)
@@ -143,18 +184,37 @@ class CpuRunner:
             spec.attention_scale,
         )
 
-    def _sample(self, batch: Batch, hidden: F32) -> IntArray:
-        """Token ids (R,), -1 where none is wanted."""
-        token_ids = np.full(batch.num_rows, -1, dtype=np.int32)
+    def _sample(
+        self, batch: Batch, hidden: F32, output: StepOutput, masks: MaskArray | None
+    ) -> None:
+        """Sample the rows that want it, and hand the step's output over."""
+        self._outputs.append(output)
         rows = np.flatnonzero(batch.sample)
         if not len(rows):
-            return token_ids
+            return
         last = batch.query_start[1:][rows] - 1  # each row's last token
         indexes = batch.sequence_index[rows]
         samplers = [self._samplers[index] for index in indexes]
         states = [state for state in samplers if state is not None]
         assert len(states) == len(rows), "a row is sampled whose sequence was never admitted"
-        sampled = sample(logits(self.weights, hidden[last]), states, batch.positions[last] + 1)
+        row_logits = logits(self.weights, hidden[last])
+        row_masks: list[MaskArray | None] = [None] * len(rows)
+        if masks is not None and batch.masked is not None:
+            for place, mask in zip(np.flatnonzero(batch.masked[rows]), masks, strict=True):
+                row_masks[place] = mask
+        sampled = sample(row_logits, states, batch.positions[last] + 1, row_masks)
         self._last_tokens[indexes] = sampled
-        token_ids[rows] = sampled
-        return token_ids
+        output.token_ids[rows] = sampled
+        if any(state.params.num_logprobs is not None for state in states):
+            output.logprobs = _by_row(logprobs(row_logits, sampled), rows, batch.num_rows)
+
+
+def _by_row(found: Logprobs, rows: NDArray[np.intp], num_rows: int) -> Logprobs:
+    """Places of the sampled rows as places of all rows; the others hold zeros."""
+    spread = [
+        np.zeros((num_rows, *a.shape[1:]), a.dtype)
+        for a in (found.chosen, found.top_ids, found.top)
+    ]
+    for whole, part in zip(spread, (found.chosen, found.top_ids, found.top), strict=True):
+        whole[rows] = part
+    return Logprobs(*spread)

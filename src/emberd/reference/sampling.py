@@ -1,6 +1,6 @@
 """The NumPy sampler: logits to token ids. The GPU sampler gives the same tokens from the same logits.
 
-It knows logits, parameters and counts; no model, no batch. Order: penalties, temperature, top-k,
+It knows logits, parameters and counts; no model, no batch. Order: penalties, bias, mask, temperature, top-k,
 top-p, min-p, draw. Every filter is a threshold and the draw an argmax: a GPU needs no sort.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from emberd.protocol import SamplingParams
+from emberd.protocol import MAX_LOGPROBS, Logprobs, MaskArray, SamplingParams
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
@@ -73,6 +73,43 @@ def apply_penalties(
     scaled = np.where(logits > 0, logits / np.float32(repetition), logits * np.float32(repetition))
     reduced = scaled - (np.float32(presence) + np.float32(frequency) * counts.astype(np.float32))
     return np.where(counts > 0, reduced, logits)
+
+
+def apply_bias(logits: F32, bias: Sequence[tuple[int, float]]) -> F32:
+    """Logits (V,) with each pair's value added to its token's; the last pair counts for a token named twice."""
+    biased = logits.copy()
+    for token_id, value in dict(bias).items():
+        biased[token_id] += np.float32(value)
+    return biased
+
+
+def apply_mask(logits: F32, mask: MaskArray) -> F32:
+    """Logits (V,), -inf where the bit of `mask` (words,) is not set; tokens beyond its words are forbidden."""
+    bits = np.unpackbits(mask.astype("<u4").view(np.uint8), bitorder="little")[: len(logits)]
+    allowed = np.zeros(len(logits), np.bool_)
+    allowed[: len(bits)] = bits
+    return np.where(allowed, logits, np.float32(-np.inf))
+
+
+def logprobs(logits: F32, token_ids: I32) -> Logprobs:
+    """What rows of raw logits (N, V) say of their tokens (N,) and of the likeliest ones."""
+    most = logits.max(axis=1, keepdims=True)
+    total = np.exp(logits - most).sum(axis=1, dtype=np.float64, keepdims=True)
+    found = (logits - most - np.log(total)).astype(np.float32)
+    top_ids = np.stack([_likeliest(row) for row in logits])
+    return Logprobs(
+        np.take_along_axis(found, token_ids[:, None], axis=1)[:, 0],
+        top_ids.astype(np.int32),
+        np.take_along_axis(found, top_ids, axis=1),
+    )
+
+
+def _likeliest(logits: F32) -> NDArray[np.int64]:
+    """Ids of the MAX_LOGPROBS largest logits, the lowest id first among equals."""
+    count = min(MAX_LOGPROBS, len(logits))
+    least = np.partition(logits, len(logits) - count)[len(logits) - count]
+    ids = np.flatnonzero(logits >= least)
+    return ids[np.argsort(-logits[ids], kind="stable")][:count]
 
 
 def scale(logits: F32, temperature: float) -> F32:
@@ -154,10 +191,12 @@ class SamplerState:
                 self.counts[self.window.popleft()] -= 1
 
 
-def sample_row(logits: F32, state: SamplerState, position: int) -> int:
+def sample_row(
+    logits: F32, state: SamplerState, position: int, mask: MaskArray | None = None
+) -> int:
     """The next token id for logits (V,), counted in `state`. `position` is its own.
 
-    Temperature 0 is the argmax after penalties, lowest id first; no filter, no draw.
+    Temperature 0 is the argmax behind the mask, lowest id first; no filter, no draw.
     """
     params = state.params
     if state.counts is not None:
@@ -168,6 +207,10 @@ def sample_row(logits: F32, state: SamplerState, position: int) -> int:
             params.presence_penalty,
             params.frequency_penalty,
         )
+    if params.logit_bias:
+        logits = apply_bias(logits, params.logit_bias)
+    if mask is not None:
+        logits = apply_mask(logits, mask)
     if params.temperature == 0.0:
         token_id = int(np.argmax(logits))
     else:
@@ -177,7 +220,13 @@ def sample_row(logits: F32, state: SamplerState, position: int) -> int:
     return token_id
 
 
-def sample(logits: F32, states: Sequence[SamplerState], positions: I32) -> I32:
-    """Token ids (R,) for logits (R, V): one state and one sampled position a row."""
-    rows = zip(logits, states, positions.tolist(), strict=True)
+def sample(
+    logits: F32,
+    states: Sequence[SamplerState],
+    positions: I32,
+    masks: Sequence[MaskArray | None] | None = None,
+) -> I32:
+    """Token ids (R,) for logits (R, V): one state, one sampled position and maybe one mask a row."""
+    each = masks or [None] * len(states)
+    rows = zip(logits, states, positions.tolist(), each, strict=True)
     return np.array([sample_row(*row) for row in rows], dtype=np.int32)

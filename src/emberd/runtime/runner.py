@@ -14,9 +14,17 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import ModelLoadError
+from ..errors import DeviceError, ModelLoadError
 from ..gguf.spec import ModelFile, open_model
-from ..protocol import Batch, FloatArray, IntArray, StepOutput, WorkerInfo, WorkerOptions
+from ..protocol import (
+    Batch,
+    FloatArray,
+    IntArray,
+    MaskArray,
+    StepOutput,
+    WorkerInfo,
+    WorkerOptions,
+)
 from . import kv_cache, ops
 from .device import Device, open_device
 from .inputs import BlockTables
@@ -140,6 +148,9 @@ class GpuRunner:
         if batch.hidden_at is not None:
             output.hidden = self._hidden(batch.hidden_at)
         self._pending.append((sampled, output))
+
+    def sample(self, masks: MaskArray) -> None:
+        raise DeviceError("grammars are not there yet on a GPU; --device cpu has them")
 
     def collect(self) -> StepOutput:
         sampled, output = self._pending.popleft()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Protocol
 
+from ..protocol import TokenTable
 from .bpe import BytePairEncoder, spelled_bytes
 from .grammar.check import Checker
 from .guard import ControlGuard
@@ -160,6 +161,15 @@ class Tokenizer:
     def grammar_checker(self) -> Checker:
         """Tells whether a grammar can be followed."""
         return Checker(self._control)
+
+    def token_table(self) -> TokenTable:
+        """The vocabulary as a grammar sees it. Takes a while for large ones."""
+        ids = range(self.vocab_size)
+        control = [i for i in ids if self.is_control(i)]
+        pieces = [self.token_bytes(i) for i in ids]
+        for i in control:
+            pieces[i] = self.token_text(i).encode("utf-8", "surrogateescape")
+        return TokenTable(tuple(pieces), tuple(control), tuple(sorted(self.stop_ids)))
 
     @cached_property
     def control_guard(self) -> ControlGuard:

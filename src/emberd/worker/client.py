@@ -31,6 +31,7 @@ from emberd.protocol import (
     GenerateRequest,
     SequenceUpdate,
     StepMessage,
+    TokenTable,
     WorkerInfo,
     WorkerOptions,
 )
@@ -51,6 +52,8 @@ class WorkerClient:
     """One running worker. Made by `start`; ends by `close` or by the worker's death.
 
     `info` is what the worker serves, `stats` the last message's counts of sequences and blocks.
+    `token_table` is to be set by who has the vocabulary: it is called, on a thread, before the first request
+    with a grammar.
     """
 
     info: WorkerInfo
@@ -65,10 +68,12 @@ class WorkerClient:
     ) -> None:
         self.options = options
         self.on_death: Callable[[WorkerClient], None] | None = None
+        self.token_table: Callable[[], TokenTable] | None = None
         self._process = process
         self._reader = reader
         self._writer = writer
         self._queues: dict[str, asyncio.Queue[SequenceUpdate | None]] = {}
+        self._table_sent: asyncio.Task[None] | None = None
         self._alive = True
         self._closing = False
         self._reap_seconds = REAP_SECONDS
@@ -154,8 +159,12 @@ class WorkerClient:
         updates: asyncio.Queue[SequenceUpdate | None] = asyncio.Queue()
         self._queues[request.request_id] = updates
         finished = False
+        sent = False
         try:
+            if isinstance(request, GenerateRequest) and request.params.grammar is not None:
+                await self._send_table()
             self._send(request)
+            sent = True
             while not finished:
                 pending = [await updates.get()]
                 while not updates.empty():
@@ -169,7 +178,7 @@ class WorkerClient:
                     raise self._died()
         finally:
             del self._queues[request.request_id]
-            if not finished and self._alive:
+            if sent and not finished and self._alive:
                 self._send(Cancel(request.request_id))
 
     async def close(self, grace: float = REAP_SECONDS) -> None:
@@ -179,6 +188,23 @@ class WorkerClient:
         self._reap_seconds = grace
         self._writer.close()
         await asyncio.shield(self._end)
+
+    async def _send_table(self) -> None:
+        """Send the vocabulary once; all who come meanwhile wait for that."""
+        if self._table_sent is None and self.token_table is not None:
+            self._table_sent = asyncio.create_task(self._make_table(self.token_table))
+        if self._table_sent is not None:
+            await asyncio.shield(self._table_sent)
+        if not self._alive:
+            raise self._died()
+
+    async def _make_table(self, make: Callable[[], TokenTable]) -> None:
+        try:
+            table = await asyncio.to_thread(lambda: encode(make()))
+        except BaseException:
+            self._table_sent = None
+            raise
+        self._writer.write(table)
 
     def _send(self, message: object) -> None:
         self._writer.write(encode(message))
@@ -272,6 +298,8 @@ def _merge(updates: list[SequenceUpdate]) -> SequenceUpdate:
         max(update.num_cached_tokens for update in updates),
         last.error,
         last.embedding,
+        tuple(told for update in updates for told in update.logprobs),
+        tuple(told for update in updates for told in update.prompt_logprobs),
     )
 
 

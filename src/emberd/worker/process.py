@@ -30,6 +30,7 @@ from emberd.protocol import (
     Runner,
     SequenceUpdate,
     StepMessage,
+    TokenTable,
     WorkerOptions,
 )
 
@@ -154,6 +155,8 @@ def serve(channel: Channel, inbox: Inbox, engine: AnyEngine) -> None:
                     refusals.append(_refusal(message, error))
             elif isinstance(message, Cancel):
                 engine.cancel(message.request_id)
+            elif isinstance(message, TokenTable) and isinstance(engine, Engine):
+                engine.use_table(message)
         step = _step(channel, engine)
         counts = replace(step, updates=())
         if refusals or step.updates or counts != told:

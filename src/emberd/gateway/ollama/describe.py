@@ -13,6 +13,9 @@ from typing import Any
 from ...config import Config
 from ...models.facts import sampling_hints
 from ...models.loaded import LoadedModel
+from ...models.modelfile import format_modelfile, parameter_lines
+from ...models.names import split_tag
+from ...models.recipe import Recipe
 from ...models.store import ModelStore, StoredModel
 from .shape import rfc3339
 
@@ -29,6 +32,9 @@ _PARAMETERS = {
     "repetition_penalty": "repeat_penalty",
     "penalty_window": "repeat_last_n",
 }
+_GO_TEMPLATE_NOTE = (
+    "the model came with a Go template, which is not run; the file's own chat template is"
+)
 _LEFT_OUT = "tokenizer.chat_template"
 
 
@@ -38,7 +44,7 @@ def list_item(stored: StoredModel, config: Config) -> Json:
         "model": stored.name,
         "modified_at": rfc3339(stored.modified),
         "size": stored.size,
-        "digest": stored.facts.digest,
+        "digest": stored.digest,
         "details": details(stored),
         "capabilities": list(stored.facts.capabilities),
         "context_length": context_length(stored, config),
@@ -51,7 +57,7 @@ def running_item(model: LoadedModel) -> Json:
         "name": model.name,
         "model": model.name,
         "size": size,
-        "digest": model.stored.facts.digest,
+        "digest": model.stored.digest,
         "details": details(model.stored),
         "expires_at": rfc3339(model.expires_at or NEVER),
         "size_vram": size if model.info.device_kind == "gpu" else 0,
@@ -68,7 +74,7 @@ def running_item(model: LoadedModel) -> Json:
 def details(stored: StoredModel) -> Json:
     facts = stored.facts
     return {
-        "parent_model": "",
+        "parent_model": stored.recipe.parent,
         "format": "gguf",
         "family": facts.architecture,
         "families": [facts.architecture],
@@ -98,23 +104,38 @@ def show(store: ModelStore, config: Config, name: str, verbose: bool) -> Json:
         key: _plain(value, verbose) for key, value in metadata.items() if key != _LEFT_OUT
     }
     info["general.parameter_count"] = facts.num_parameters
-    info.setdefault("general.basename", stored.path.stem)
-    return {
-        "license": _text(metadata.get("general.license")),
-        "modelfile": f"# Found by emberd\nFROM {stored.name}\n",
-        "parameters": _parameters(sampling_hints(metadata), context_length(stored, config)),
-        "template": template(stored),
+    info.setdefault("general.basename", split_tag(stored.name)[0].rpartition("/")[2])
+    recipe = stored.recipe
+    described: Json = {
+        "license": "\n".join(recipe.license) or _text(metadata.get("general.license")),
+        "modelfile": f"# Written by emberd\n{format_modelfile(recipe.parent or stored.name, recipe)}",
+        "parameters": _parameters(
+            sampling_hints(metadata), context_length(stored, config), stored.recipe
+        ),
+        "template": recipe.template or template(stored),
         "details": details(stored),
         "model_info": info,
-        "capabilities": list(stored.facts.capabilities),
+        "capabilities": list(facts.capabilities),
         "modified_at": rfc3339(stored.modified),
+        "emberd": {"source": stored.source},
     }
+    if recipe.system:
+        described["system"] = recipe.system
+    if recipe.messages:
+        described["messages"] = [{"role": role, "content": text} for role, text in recipe.messages]
+    if recipe.go_template:
+        described["emberd"]["template"] = _GO_TEMPLATE_NOTE
+    return described
 
 
-def _parameters(hints: Mapping[str, float], context: int) -> str:
-    values: dict[str, object] = {"num_ctx": context}
-    values |= {_PARAMETERS[name]: f"{value:.6g}" for name, value in hints.items()}
-    return "\n".join(f"{name:<30} {value}" for name, value in values.items())
+def _parameters(hints: Mapping[str, float], context: int, recipe: Recipe) -> str:
+    """The recipe's values, and what the file recommends where the recipe is silent."""
+    given = parameter_lines(recipe)
+    silent: dict[str, object] = {"num_ctx": context}
+    silent |= {_PARAMETERS[name]: f"{value:.6g}" for name, value in hints.items()}
+    named = {name for name, _ in given}
+    lines = [*((name, text) for name, text in silent.items() if name not in named), *given]
+    return "\n".join(f"{name:<30} {value}" for name, value in lines)
 
 
 def _plain(value: Any, verbose: bool) -> Any:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from ...config import keep_alive_seconds
 from ...errors import BadRequestError
+from ...models.recipe import MAX_STOPS, is_go_template
 from ...text.grammar.answer import Constraint
 from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole
 from ..conversation import ThinkingWish
 from ..sampling import MAX_PENALTY_WINDOW, Sampling
-
-_GO_TEMPLATE = re.compile(r"\{\{[^{}]*(?<![\w'\"\])])[.$]")
-_MAX_STOPS = 64
 
 
 class Options(Schema):
@@ -30,7 +27,7 @@ class Options(Schema):
     repeat_penalty: Annotated[Number, Field(gt=0, le=10)] | None = None
     presence_penalty: Annotated[Number, Field(ge=-10, le=10)] | None = None
     frequency_penalty: Annotated[Number, Field(ge=-10, le=10)] | None = None
-    stop: Text | Annotated[list[Text], Field(max_length=_MAX_STOPS), FIRST_FAULT] | None = None
+    stop: Text | Annotated[list[Text], Field(max_length=MAX_STOPS), FIRST_FAULT] | None = None
 
     def sampling(self) -> Sampling:
         """Raises BadRequestError."""
@@ -126,7 +123,7 @@ class GenerateRequest(GeneratingFields):
             raise BadRequestError(
                 "'raw' leaves no place for 'template', 'system' or 'context'", "raw"
             )
-        if self.template and _GO_TEMPLATE.search(self.template):
+        if self.template and is_go_template(self.template):
             raise BadRequestError(
                 "'template' is a Go template, which is not supported; send a Jinja chat template, or "
                 "the whole prompt with 'raw'",

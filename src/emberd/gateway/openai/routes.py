@@ -169,7 +169,7 @@ def _raw_prompts(
 
 def _model(request: Request, stored: StoredModel) -> dict[str, Any]:
     service = service_of(request)
-    loaded = service.manager.loaded_from(stored.path)
+    loaded = service.manager.loaded_as(stored)
     facts, context_length = stored.facts, service.manager.context_length(stored)
     if anthropic.asked_for(request):
         return anthropic.model_item(stored, context_length)

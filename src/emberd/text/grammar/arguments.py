@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...errors import BadRequestError
 from .rules import ANY_TEXT, Rules, literal, optional_list
 from .schema import SchemaReader, refused, resolved
 
@@ -51,6 +52,14 @@ class Parameters:
             for name, one in properties.items()
             if one is not False
         ]
+
+    @property
+    def enforceable(self) -> bool:
+        try:
+            self.reader.document()
+        except BadRequestError:
+            return False
+        return True
 
     def at(self, pointer: str) -> Any:
         return resolved(self.schema, f"#{pointer}")

@@ -16,6 +16,7 @@ _LONGEST_REASON = 400
 _NUM_STEPS = 24
 """Bytes that are tried: a grammar may be too complex only behind its first ones."""
 
+_TRIED = b"{[" + bytes(range(0x21, 0x7F))  # what nests first
 _PLACE = re.compile(r"(at )?\d+\(\d+\): (failed to compile JSON schema: )?")
 
 
@@ -25,7 +26,7 @@ class Checker:
     def __init__(self, controls: Mapping[str, int]) -> None:
         vocabulary = _Bytes(controls)
         self._tokenizer = LLTokenizer(vocabulary, slices=[])  # type: ignore[arg-type]
-        self._visible = [vocabulary.tokens.index(bytes([byte])) for byte in range(0x21, 0x7F)]
+        self._tried = [vocabulary.tokens.index(bytes([byte])) for byte in _TRIED]
         self.fault = lru_cache(maxsize=64)(self._fault)
 
     def _fault(self, grammar: str) -> str:
@@ -36,7 +37,7 @@ class Checker:
                 break
             mask = matcher.compute_bitmask()
             allowed = [
-                token_id for token_id in self._visible if mask[token_id // 8] >> token_id % 8 & 1
+                token_id for token_id in self._tried if mask[token_id // 8] >> token_id % 8 & 1
             ]
             if not allowed:
                 break

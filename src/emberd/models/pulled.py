@@ -1,0 +1,124 @@
+"""PullFolder: what emberd itself keeps, below the models folder: blobs, files of the hub, and a manifest a model.
+
+    pulled/models/NAME.json       what a name means: a file, and a recipe; written last, at once
+    pulled/blobs/sha256-HEX       layers of a registry and uploads, whole and checked
+    pulled/files/HOST/OWNER/NAME  files of the hub under their own names
+    *.part                        what is not whole yet
+
+Nothing outside this folder is ever changed. Blocks on the disk; may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from ..errors import EmberdError, ModelFileError
+from ..gguf.shards import model_files
+from .found import Found, log_left_out
+from .names import check_digest, name_key
+from .recipe import PLAIN, Recipe
+
+PULLED = "pulled"
+_VERSION = 1
+_MAX_MANIFEST_BYTES = 8 << 20
+
+
+class PullFolder:
+    def __init__(self, models_dir: Path) -> None:
+        self.root = Path(os.path.abspath(models_dir)) / PULLED
+
+    def found(self) -> Iterator[Found]:
+        try:
+            paths = sorted((self.root / "models").glob("*.json"))
+        except OSError:
+            return
+        for path in paths:
+            try:
+                yield _read_manifest(self.root, path, path.stat().st_mtime_ns)
+            except (OSError, ModelFileError) as error:
+                log_left_out(str(path), getattr(error, "message", f"{path.name}: cannot be read"))
+
+    def blob(self, digest: str) -> Path:
+        """Where the blob is or would be. Raises BadRequestError for what is no digest."""
+        return self.root / "blobs" / check_digest(digest).replace(":", "-")
+
+    def file(self, *parts: str) -> Path:
+        """Where a file of the hub is or would be. Raises ModelFileError for a name that leads elsewhere."""
+        for part in parts:
+            if part.strip(".") == "" or set(part) & set("/\\:\0") or part.startswith("."):
+                raise ModelFileError("a file's name in the repository is not one that can be kept")
+        return self.root.joinpath("files", *parts)
+
+    def keep(self, name: str, path: Path, recipe: Recipe) -> None:
+        """From now on `name` (full, checked) means the file with the recipe."""
+        inside = _inside(self.root, path)
+        values = {
+            "version": _VERSION,
+            "name": name,
+            "file": os.path.relpath(path, self.root) if inside else os.path.abspath(path),
+            **({"recipe": recipe.to_json()} if recipe != PLAIN else {}),
+        }
+        write_whole(self._manifest(name), json.dumps(values, indent=1, ensure_ascii=False).encode())
+
+    def has(self, name: str) -> bool:
+        return self._manifest(name).is_file()
+
+    def remove(self, name: str) -> None:
+        """Forget `name`, and remove its files that lie in this folder and that no other name needs."""
+        manifest = self._manifest(name)
+        gone = _read_manifest(self.root, manifest, manifest.stat().st_mtime_ns)
+        manifest.unlink()
+        with suppress(ModelFileError):  # a part is missing: what there is of it stays
+            needed = {file for found in self.found() for file in model_files(found.path)}
+            for file in model_files(gone.path):
+                if _inside(self.root, file) and file not in needed:
+                    file.unlink(missing_ok=True)
+
+    def _manifest(self, name: str) -> Path:
+        return self.root / "models" / f"{quote(name_key(name), safe='')}.json"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """The file appears whole or not at all. Raises EmberdError where it cannot be written."""
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            with suppress(OSError):
+                os.unlink(temporary)
+        raise EmberdError(f"the models folder cannot be written: {error.strerror}") from None
+
+
+def _inside(folder: Path, path: Path) -> bool:
+    return Path(os.path.abspath(path)).is_relative_to(folder)
+
+
+@lru_cache(maxsize=4096)
+def _read_manifest(root: Path, path: Path, modified_ns: int) -> Found:
+    if path.stat().st_size > _MAX_MANIFEST_BYTES:
+        raise ModelFileError(f"{path.name}: is too large for a manifest")
+    try:
+        values: Any = json.loads(path.read_bytes())
+        name, file, version = values["name"], values["file"], values["version"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ModelFileError(f"{path.name}: is not a manifest") from None
+    if version != _VERSION or not isinstance(name, str) or not isinstance(file, str):
+        raise ModelFileError(f"{path.name}: is a manifest of another version of emberd")
+    recipe = Recipe.from_json(values.get("recipe"))
+    where = Path(os.path.normpath(root / file))
+    return Found(name, where, "pulled", (), recipe, modified_ns / 1e9)

@@ -1,0 +1,1 @@
+"""The suite of real clients: `scripts/test-clients`. pytest collects nothing here."""

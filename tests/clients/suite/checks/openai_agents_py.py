@@ -1,0 +1,78 @@
+"""OpenAI's Agents SDK, over chat completions and over responses."""
+
+import asyncio
+import os
+
+os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"
+
+from agents import (
+    Agent,
+    ModelSettings,
+    OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
+    Runner,
+    function_tool,
+)
+from check import MODEL, V1, run, step
+from openai import AsyncOpenAI
+
+asked = []
+
+
+@function_tool
+def get_weather(city: str) -> str:
+    """Get the weather of a city."""
+    asked.append(city)
+    return "18 degrees and sunny"
+
+
+def agent(kind, **options):
+    client = AsyncOpenAI(base_url=V1, api_key="none", max_retries=0, timeout=300)
+    return Agent(
+        name="helper",
+        instructions="You are a helpful assistant.",
+        model=kind(model=MODEL, openai_client=client),
+        model_settings=ModelSettings(temperature=0, max_tokens=40, **options),
+        tools=[get_weather],
+    )
+
+
+def loop_with(kind, **options):
+    asked.clear()
+    reply = asyncio.run(Runner.run(agent(kind, **options), "What is the weather in Paris?"))
+    assert asked, reply.final_output
+    return f"{asked[0]}: {reply.final_output}"
+
+
+@step
+def chat_tool_loop():
+    return loop_with(OpenAIChatCompletionsModel)
+
+
+@step
+def chat_forced_tool():
+    return loop_with(OpenAIChatCompletionsModel, tool_choice="required")
+
+
+@step
+def responses_tool_loop():
+    return loop_with(OpenAIResponsesModel)
+
+
+@step
+def responses_stream():
+    async def stream():
+        one = agent(OpenAIResponsesModel)
+        one.tools = []
+        result = Runner.run_streamed(one, "Count from one to five.")
+        kinds = [
+            e.data.type async for e in result.stream_events() if e.type == "raw_response_event"
+        ]
+        return kinds
+
+    kinds = asyncio.run(stream())
+    assert kinds.count("response.output_text.delta") > 3, kinds
+    return f"{len(kinds)} events"
+
+
+run()
