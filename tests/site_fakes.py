@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,8 +29,10 @@ from emberd.models.store import ModelStore
 from emberd.protocol import (
     EmbedRequest,
     GenerateRequest,
+    SamplingParams,
     SequenceUpdate,
     StepMessage,
+    TokenLogprobs,
     WorkerInfo,
     WorkerOptions,
 )
@@ -62,7 +65,7 @@ class FakeWorker:
 
     options: WorkerOptions
     info: WorkerInfo
-    next_token: list[int]
+    logits: NDArray[np.float32] | None  # [next, last]
     delay: float = 0.0  # seconds a token
     alive: bool = True
     requests: list[GenerateRequest] = field(default_factory=list)
@@ -82,19 +85,49 @@ class FakeWorker:
         params = request.params
         try:
             await self.prefilled.wait()
+            if (num_top := request.prompt_logprobs) is not None:
+                told = [self.told(a, b, num_top) for a, b in pairwise(request.token_ids)]
+                finished = params.max_tokens == 0
+                yield SequenceUpdate(
+                    request.request_id,
+                    (),
+                    "length" if finished else None,
+                    prompt_logprobs=tuple(told),
+                )
             while not finished:
                 await asyncio.sleep(self.delay)
                 if not self.alive:
                     raise WorkerDiedError("the worker of 'fake' ended with code -9")
-                last, count = self.next_token[last], count + 1
+                before, last, count = last, self.chosen(last, params), count + 1
                 stopped = last in params.stop_token_ids and not params.ignore_eos
                 reason = "stop" if stopped else "length" if count >= params.max_tokens else None
                 finished = reason is not None
-                yield SequenceUpdate(request.request_id, (last,), reason, num_cached_tokens=1)
+                told = []
+                if params.num_logprobs is not None:
+                    told = [self.told(before, last, params.num_logprobs)]
+                yield SequenceUpdate(
+                    request.request_id, (last,), reason, num_cached_tokens=1, logprobs=tuple(told)
+                )
         finally:
             self.running.discard(request.request_id)
             if not finished:
                 self.cancelled.append(request.request_id)
+
+    def chosen(self, last: int, params: SamplingParams) -> int:
+        """The likeliest one, whatever the temperature."""
+        assert self.logits is not None
+        row = self.logits[:, last].copy()
+        for token_id, bias in params.logit_bias:
+            row[token_id] += bias
+        return int(row.argmax())
+
+    def told(self, last: int, following: int, num_top: int) -> TokenLogprobs:
+        assert self.logits is not None
+        row = self.logits[:, last].astype(np.float64)
+        row -= np.log(np.exp(row - row.max()).sum()) + row.max()
+        order = np.argsort(-row, kind="stable")[:num_top].tolist()
+        top = tuple((token_id, float(row[token_id])) for token_id in order)
+        return TokenLogprobs(following, float(row[following]), top)
 
     async def embed(self, request: EmbedRequest) -> bytes:
         self.embeds.append(request)
@@ -147,14 +180,14 @@ class Site:
         if self.load_error is not None:
             raise self.load_error
         with GGUFFile(options.model_path) as file:
-            next_token = []
+            logits = None
             if info := file.tensors.get("output.weight"):
                 logits = file.data(info).view(np.float32).reshape(info.shape)
-                next_token = logits.argmax(axis=0).tolist()
+                logits = logits * np.float32(np.sqrt(info.shape[1]))
         context = options.context_length or CONTEXT
-        blocks = context // 16 if next_token else 0
+        blocks = 0 if logits is None else context // 16
         facts = WorkerInfo("fake", "cpu", context, blocks, 16, 32, 1000, 2000, 0.1)
-        worker = FakeWorker(options, facts, next_token, self.delay)
+        worker = FakeWorker(options, facts, logits, self.delay)
         if self.prefill:
             worker.prefilled.set()
         self.workers.append(worker)

@@ -18,6 +18,7 @@ from emberd.gateway import root
 from emberd.gateway.anthropic import routes as anthropic
 from emberd.gateway.ollama import embeddings as ollama_embeddings
 from emberd.gateway.ollama import routes as ollama
+from emberd.gateway.openai import completions as openai_completions
 from emberd.gateway.openai import embeddings as openai_embeddings
 from emberd.gateway.openai import routes as openai
 from emberd.gateway.openai.responses import routes as responses
@@ -92,17 +93,11 @@ def test_every_variable_in_the_code_is_documented() -> None:
 
 
 def test_every_route_is_documented() -> None:
+    modules = [root, openai, openai_completions, openai_embeddings, responses]
+    modules += [ollama, ollama_embeddings, anthropic]
     found = {
         (method, re.sub(r":\w+}", "}", route.path))
-        for module in (
-            root,
-            openai,
-            openai_embeddings,
-            responses,
-            ollama,
-            ollama_embeddings,
-            anthropic,
-        )
+        for module in modules
         for route in module.router.routes
         if isinstance(route, APIRoute)
         for method in route.methods

@@ -132,6 +132,14 @@ def test_what_is_stored_is_read_listed_and_deleted_or09(client: OpenAI) -> None:
     assert gone.value.code == "previous_response_not_found"
 
 
+def test_a_response_of_the_background_is_cancelled_or02(client: OpenAI, daemon: Daemon) -> None:
+    begun = client.responses.create(model="script", input="2", background=True)
+    assert begun.status == "in_progress" and daemon.num_active("script") == 1
+    assert client.responses.cancel(begun.id).status == "cancelled"
+    wait_until(lambda: daemon.num_active("script") == 0, 4)
+    assert client.responses.retrieve(begun.id).status == "cancelled"
+
+
 def test_input_tokens_are_counted(client: OpenAI) -> None:
     counted = client.responses.input_tokens.count(model="script", input="1", instructions="be")
     made = client.responses.create(model="script", input="1", instructions="be")

@@ -66,6 +66,26 @@ def test_openai(qwen: Daemon, question: str, tool: str, fact: str) -> None:
 
 
 @pytest.mark.parametrize(("question", "tool", "fact"), QUESTIONS)
+def test_openai_responses(qwen: Daemon, question: str, tool: str, fact: str) -> None:
+    """The same over /v1/responses, streamed, going on from the stored response (OR-09)."""
+    tools = [{"type": "function", **one["function"]} for one in TOOLS]
+    request: Any = {"model": "qwen", "tools": tools, "temperature": 0, "max_output_tokens": 40}
+    with OpenAI(base_url=f"{qwen.url}/v1", api_key="none", max_retries=0) as client:
+        with client.responses.stream(input=question, **request) as stream:
+            asked = stream.get_final_response()
+        calls = [item for item in asked.output if item.type == "function_call"]
+        assert [(c.name, json.loads(c.arguments)) for c in calls] == [(tool, {"city": "Paris"})]
+        results: Any = [
+            {"type": "function_call_output", "call_id": c.call_id, "output": RESULTS[c.name]}
+            for c in calls
+        ]
+        answer = client.responses.create(
+            input=[*results, ASK], previous_response_id=asked.id, **request
+        )
+    assert fact in answer.output_text, answer
+
+
+@pytest.mark.parametrize(("question", "tool", "fact"), QUESTIONS)
 def test_ollama(qwen: Daemon, question: str, tool: str, fact: str) -> None:
     messages: Any = [{"role": "user", "content": question}]
     request: Any = {"tools": TOOLS, "options": {"temperature": 0, "num_predict": 40}}

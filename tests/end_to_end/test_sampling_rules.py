@@ -1,8 +1,11 @@
-"""K16 of bug_kinds.md on a model whose three successors have the logits 2, 1, 0."""
+"""K16, K17 and K18 of bug_kinds.md on a model whose three successors have the logits 2, 1, 0."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from math import log
 from typing import Any
 
 import numpy as np
@@ -92,3 +95,65 @@ def test_k16_values_out_of_range_are_refused(
     """K16."""
     request = body(route, "three", "go", stream=False, max_tokens=1, **{name: value})
     assert name in refused(daemon.http, route, request)
+
+
+@pytest.mark.parametrize("route", [CHAT, COMPLETION])
+def test_k17_a_bias_rules_out_and_chooses(daemon: Daemon, route: str) -> None:
+    """K17: -100 is never drawn, +100 always, and a neighbour in the batch is as ever."""
+
+    def text(**options: Any) -> str:
+        return ask(daemon.http, route, "three", "go", temperature=1, **options).text
+
+    with ThreadPoolExecutor(3) as pool:
+        out = pool.submit(text, logit_bias={"97": -100}, max_tokens=200, seed=1)
+        sure = pool.submit(text, logit_bias={"98": 100}, max_tokens=200, seed=2)
+        neighbour = pool.submit(text, max_tokens=200, seed=3)
+    assert "a" not in out.result() and set(out.result()) == {"b", "c"}
+    assert sure.result() == "b" * 200
+    assert neighbour.result() == text(max_tokens=200, seed=3)
+    for bias in ({}, None):
+        assert text(logit_bias=bias, max_tokens=200, seed=3) == neighbour.result()
+
+
+@pytest.mark.parametrize("bias", [{"999999": 1}, {"-1": 1}, {"x": 1}, {"97": "1"}, {"97": 101}])
+@pytest.mark.parametrize("route", [CHAT, COMPLETION])
+def test_k17_wrong_biases_are_refused(daemon: Daemon, route: str, bias: dict[str, Any]) -> None:
+    request = body(route, "three", "go", stream=False, logit_bias=bias)
+    assert "'logit_bias'" in refused(daemon.http, route, request)
+
+
+def test_k18_logprobs(daemon: Daemon) -> None:
+    """K18: of the model's logits, whatever the sampling."""
+    options = {"temperature": 0.3, "seed": 4, "logit_bias": {"97": -50}, "max_tokens": 4}
+    request = body(CHAT, "three", "go", stream=False, logprobs=True, top_logprobs=3, **options)
+    content = daemon.http.post(CHAT, json=request).json()["choices"][0]["logprobs"]["content"]
+    assert len(content) == 4
+    for entry in content:
+        told = {top["token"]: top["logprob"] for top in entry["top_logprobs"]}
+        assert told == pytest.approx({n: log(p) for n, p in PROBABILITIES.items()}, abs=1e-3)
+        assert entry["logprob"] == told[entry["token"]] and entry["token"] != "a"
+    streamed = read_chunks(daemon, request | {"stream": True})
+    assert [e for c in streamed if c["logprobs"] for e in c["logprobs"]["content"]] == content
+
+
+def test_k18_completions_and_scored_prompts(daemon: Daemon) -> None:
+    options: dict[str, Any] = {"logprobs": 2, "max_tokens": 1, "echo": True}
+    request = body(COMPLETION, "three", "xabc", stream=False, **options)
+    logprobs = daemon.http.post(COMPLETION, json=request).json()["choices"][0]["logprobs"]
+    assert logprobs["tokens"] == ["x", "a", "b", "c", "a"]
+    wanted = [log(PROBABILITIES[name]) for name in "abca"]
+    assert logprobs["token_logprobs"][0] is None
+    assert logprobs["token_logprobs"][1:] == pytest.approx(wanted, abs=1e-3)
+    assert [set(top) for top in logprobs["top_logprobs"][1:]] == [
+        {"a", "b"},
+        {"a", "b"},
+        {"a", "b", "c"},
+        {"a", "b"},
+    ]
+    assert logprobs["text_offset"] == [0, 1, 2, 3, 4]
+
+
+def read_chunks(daemon: Daemon, request: dict[str, Any]) -> list[dict[str, Any]]:
+    text = daemon.http.post(CHAT, json=request).text
+    lines = [line.removeprefix("data: ") for line in text.splitlines() if line]
+    return [c for line in lines[:-1] for c in json.loads(line)["choices"]]

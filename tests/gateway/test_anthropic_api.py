@@ -610,6 +610,14 @@ def test_tokens_are_counted_without_loading_and_exactly_an23(tmp_path: Path) -> 
     run(work())
 
 
+def test_tokens_of_what_is_far_too_long_are_not_all_counted_an23(make_site: MakeSite) -> None:
+    near, far = post(make_site(), COUNT, body_of("x" * 300), body_of("x" * 1_000_000))
+    assert near.json() == {"input_tokens": 300}
+    assert far.status_code == 400
+    message = far.json()["error"]["message"]
+    assert re.match(rf"prompt is too long: \d+ tokens > {CONTEXT} maximum", message)
+
+
 def test_tokens_are_counted_while_the_model_loads_an23(make_site: MakeSite) -> None:
     async def work() -> None:
         site = make_site({"load_gate": asyncio.Event()})

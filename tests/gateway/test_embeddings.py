@@ -173,6 +173,16 @@ def test_what_is_too_long_is_refused_or_cut_on_wish_oe02(site: Site) -> None:
     assert [r.token_ids for r in site.workers[0].embeds] == [(CLS, *[THE] * 62, SEP)]
 
 
+def test_a_text_that_is_far_too_long_is_read_only_as_far_as_needed_oe02(site: Site) -> None:
+    body = {"model": "encoder", "input": "the " * 200_000}
+    refused, cut = posts(site, (OPENAI, body), (OPENAI, {**body, "truncate": True}))
+    fault = error(refused)
+    assert fault["code"] == "context_length_exceeded" and "at least" in fault["message"]
+    assert 64 < fault["n_prompt_tokens"] < 20_000
+    assert cut.status_code == 200
+    assert [r.token_ids for r in site.workers[0].embeds] == [(CLS, *[THE] * 62, SEP)]
+
+
 def test_a_generative_model_says_no_unless_its_file_has_a_pooling_oe03(site: Site) -> None:
     body = {"model": "tiny", "input": "a", "prompt": "a"}
     *refusals, good = posts(

@@ -145,6 +145,15 @@ def test_a_larger_num_ctx_than_served_is_refused_with_both_numbers_k10(make_site
     assert str(CONTEXT) in error
 
 
+def test_a_num_ctx_below_the_prompt_takes_nothing_away_ol08(make_site: MakeSite) -> None:
+    """Clients guess it from their own count of tokens: nothing is cut or refused for a guess."""
+    site = make_site()
+    response = generate(site, "x" * 99 + "a", options={"num_ctx": 8})
+    assert response.status_code == 200
+    (request,) = site.workers[0].requests
+    assert len(request.token_ids) == 100 and request.params.max_tokens == CONTEXT - 100
+
+
 def test_unknown_options_are_listed_and_null_is_the_default_ol07(make_site: MakeSite) -> None:
     site = make_site()
     options = {"top_k": 40.0, "temperature": None, "mirostat": 1, "num_gpu": 99, "num_ctx": 128}
@@ -187,7 +196,6 @@ def test_defaults_are_those_of_ollama_and_the_file_may_recommend_others_ol08(
         ({"think": "high"}, '"tiny" does not support thinking'),
         ({"suffix": "x"}, '"tiny" does not support insert'),
         ({"images": ["aGk="]}, '"tiny" does not support images'),
-        ({"logprobs": True}, "'logprobs' is not supported yet"),
         ({"keep_alive": "abc"}, "'keep_alive'"),
         ({"keep_alive": True}, "'keep_alive'"),
         ({"model": "nothing"}, "model 'nothing' not found"),

@@ -341,3 +341,44 @@ def test_keep_alive_is_honoured_k31(make_site: MakeSite) -> None:
             assert refused.json()["error"]["param"] == "keep_alive"
 
     run(work())
+
+
+def test_log_probabilities_are_of_the_text_oc26_k18(make_site: MakeSite) -> None:
+    plain, asked, listed = post(
+        make_site(),
+        RESPONSES,
+        {"input": "b"},
+        {"input": "b", "top_logprobs": 2},
+        {"input": "b", "include": ["message.output_text.logprobs"]},
+    )
+    assert plain.json()["output"][0]["content"][0]["logprobs"] == []
+    part = asked.json()["output"][0]["content"][0]
+    assert [one["token"] for one in part["logprobs"]] == ["A B", " C D", " E F", " G"]
+    assert all(bytes(one["bytes"]).decode() == one["token"] for one in part["logprobs"])
+    assert all(len(one["top_logprobs"]) == 2 for one in part["logprobs"])
+    assert asked.json()["top_logprobs"] == 2
+    part = listed.json()["output"][0]["content"][0]
+    assert [one["top_logprobs"] for one in part["logprobs"]] == [[]] * 4
+    assert "x-emberd-ignored" not in listed.headers
+    told = events(stream(make_site({"delay": 0.005}), input="b", top_logprobs=2).text)
+    deltas = [event for event in told if event["type"] == "response.output_text.delta"]
+    for delta in deltas:
+        assert "".join(one["token"] for one in delta["logprobs"]) == delta["delta"]
+    joined = [one for delta in deltas for one in delta["logprobs"]]
+    done = next(event for event in told if event["type"] == "response.output_text.done")
+    assert joined == done["logprobs"] == told[-1]["response"]["output"][0]["content"][0]["logprobs"]
+    assert joined == asked.json()["output"][0]["content"][0]["logprobs"]
+
+
+def test_logit_bias_is_taken_k17(make_site: MakeSite) -> None:
+    site = make_site()
+    taken, unknown = post(
+        site,
+        RESPONSES,
+        {"input": "b", "logit_bias": {"97": -100}},
+        {"input": "b", "logit_bias": {"999999": 1}},
+    )
+    assert taken.status_code == 200 and site.workers[0].requests[0].params.logit_bias == (
+        (97, -100.0),
+    )
+    assert unknown.status_code == 400 and unknown.json()["error"]["param"] == "logit_bias"

@@ -89,6 +89,8 @@ def told_by(site: Site, **fields: Any) -> list[Json]:
         ({"input": "x", "store": "yes"}, "store"),
         ({"input": "x", "include": "all"}, "include"),
         ({"input": "x", "reasoning": {"effort": "much"}}, "reasoning.effort"),
+        ({"input": "x", "background": True, "stream": True}, "background"),
+        ({"input": "x", "background": True, "store": False}, "background"),
         ({"input": "x", "conversation": "conv_1"}, "conversation"),
         ({"input": "x", "prompt": {"id": "p"}}, "prompt"),
         ({"input": "x", "tools": [1]}, "tools[0]"),
@@ -120,11 +122,9 @@ def test_bad_bodies_are_refused_by_field_k36(site: Site, fields: Json, param: st
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("background", True),
         ("conversation", "conv_1"),
         ("prompt", {"id": "p"}),
         ("text.format", {"format": {"type": "json_object"}}),
-        ("top_logprobs", 2),
         ("tool_choice", "required"),
         ("tool_choice", {"type": "function", "name": "w"}),
         ("tool_choice", {"type": "allowed_tools", "mode": "required", "tools": []}),
@@ -336,3 +336,18 @@ def test_arguments_of_history_reach_the_template(site: Site) -> None:
             assert json.loads(told[1]["arguments"]) == {"p": "a"}
 
     run(work())
+
+
+def test_log_probabilities_leave_out_thinking_and_calls_k18(site: Site) -> None:
+    thought, called = post(
+        site,
+        RESPONSES,
+        {"model": "thinks", "input": "t", "top_logprobs": 1},
+        {"input": "c", "tools": [W], "top_logprobs": 1},
+    )
+    (message,) = [one for one in thought.json()["output"] if one["type"] == "message"]
+    tokens = [one["token"] for one in message["content"][0]["logprobs"]]
+    assert tokens == ["</think>", "\n\n", "Yes."]  # with those in between that tell nothing
+    message, *_ = called.json()["output"]
+    tokens = [one["token"] for one in message["content"][0]["logprobs"]]
+    assert tokens == ["Sure."]

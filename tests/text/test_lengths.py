@@ -7,7 +7,7 @@ import pytest
 from text_vocabularies import byte_level, random_text, spm
 
 from emberd.errors import ContextOverflowError
-from emberd.text.lengths import refuse_overlong
+from emberd.text.lengths import beginning, refuse_overlong
 from emberd.text.tokenizer import Tokenizer
 
 
@@ -33,3 +33,19 @@ def test_text_of_long_tokens_that_fits_is_not_refused(length: int) -> None:
     refuse_overlong(tokenizer, prompt, 9001, "prompt")
     with pytest.raises(ContextOverflowError):
         refuse_overlong(tokenizer, prompt * 2, 9001, "prompt")
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "spm"])
+def test_the_beginning_of_a_long_text_begins_with_its_tokens(
+    kind: str, rng: np.random.Generator
+) -> None:
+    data = byte_level(["a b"]) if kind == "byte-level" else spm({"ab": -1.0}, {})
+    tokenizer = Tokenizer.from_metadata(data)
+    text = random_text(rng, 200_000)
+    begun = beginning(tokenizer, text, 1000)
+    assert len(begun) < 100_000 and text.startswith(begun)
+    ids = tokenizer.encode_prompt(text)
+    assert tokenizer.encode_prompt(begun)[:1000] == ids[:1000]
+    assert len(tokenizer.encode_prompt(begun)) > 1000
+    for whole in (text[:8000], text):
+        assert beginning(tokenizer, whole, len(ids)) == whole

@@ -24,9 +24,11 @@ from .anthropic import routes as anthropic
 from .edge import Edge
 from .ollama import embeddings as ollama_embeddings
 from .ollama import routes as ollama
+from .openai import completions as openai_completions
 from .openai import embeddings as openai_embeddings
 from .openai import routes as openai
 from .openai.responses import routes as responses
+from .openai.responses.background import Background
 from .openai.responses.store import ResponseStore
 from .root import router as root
 from .service import Service
@@ -63,9 +65,11 @@ def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = (
     )
     app.state.service = service
     app.state.responses = ResponseStore(config.response_memory)
+    app.state.background = Background()
     for router in (
         root,
         openai.router,
+        openai_completions.router,
         openai_embeddings.router,
         responses.router,
         ollama.router,
@@ -84,7 +88,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     """The document, with the schemas of the bodies that routes read themselves."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        schemas = [*openai.BODIES, *openai_embeddings.BODIES, *responses.BODIES]
+        schemas = [*openai.BODIES, *openai_completions.BODIES, *openai_embeddings.BODIES]
+        schemas += responses.BODIES
         schemas += [*ollama.BODIES, *ollama_embeddings.BODIES, *anthropic.BODIES]
         bodies = [(schema, "validation") for schema in schemas]
         _, definitions = models_json_schema(

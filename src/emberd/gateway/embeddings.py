@@ -16,6 +16,7 @@ from typing import TypeAlias
 from ..errors import BadRequestError, ContextOverflowError, EmberdError
 from ..models.loaded import LoadedModel
 from ..protocol import EmbedRequest
+from ..text.lengths import beginning
 
 Vector: TypeAlias = "array[float]"
 Input = str | Sequence[int]
@@ -44,15 +45,16 @@ def read_inputs(
     for index, one in enumerate(inputs):
         where = param if len(inputs) == 1 else f"{param}[{index}]"
         if isinstance(one, str):
-            ids = tuple(model.embed_ids(one))
+            begun = beginning(model.tokenizer, one, model.context_length)
+            ids, partial = tuple(model.embed_ids(begun)), len(begun) < len(one)
             closing = ids[-1:] if model.tokenizer.add_eos else ()
         else:
-            ids, closing = model.known_ids(one, where), ()
+            ids, closing, partial = model.known_ids(one, where), (), False
         if not ids:
             raise BadRequestError(f"'{where}' is empty; there is nothing to embed", where)
         if len(ids) > model.context_length:
             if not truncate:
-                raise ContextOverflowError(len(ids), model.context_length, where)
+                raise ContextOverflowError(len(ids), model.context_length, where, at_least=partial)
             ids = ids[: model.context_length - len(closing)] + closing
         read.append(ids)
     return tuple(read)

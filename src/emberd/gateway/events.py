@@ -1,22 +1,26 @@
 """The one event stream of a reply, which each dialect turns into its own bytes.
 
 Order within a sequence: parts (reasoning, text, tool calls, as the model makes them), then one Finish.
-Nothing of one part is sent inside another. Knows no dialect.
+Nothing of one part is sent inside another. Where log-probabilities are asked for, those of the prompt come first,
+and those of tokens behind the part that they tell. Knows no dialect.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from ..protocol import TokenLogprobs
 from ..text.parts import ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
 
 __all__ = [
     "Event",
     "Finish",
     "FinishReason",
+    "Logprobs",
+    "PromptLogprobs",
     "ReasoningDelta",
     "Reply",
     "TextDelta",
@@ -38,7 +42,29 @@ class Finish:
     stop_sequence: str | None = None
 
 
-Event = ReasoningDelta | TextDelta | ToolCallStart | ToolCallArguments | Finish
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Of the prompt's tokens behind the first."""
+
+    entries: tuple[TokenLogprobs, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Of sampled tokens: those of the event before it and, in between, of tokens that tell nothing (tags)."""
+
+    entries: tuple[TokenLogprobs, ...]
+
+
+Event = (
+    PromptLogprobs
+    | Logprobs
+    | ReasoningDelta
+    | TextDelta
+    | ToolCallStart
+    | ToolCallArguments
+    | Finish
+)
 
 
 class Told(NamedTuple):
@@ -74,6 +100,8 @@ class Reply:
     calls: list[ToolCall] = field(default_factory=list)
     reason: FinishReason = "stop"
     stop_sequence: str | None = None
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # where they are asked for
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
     def add(self, event: Event) -> None:
         match event:
@@ -85,15 +113,22 @@ class Reply:
                 self.calls.append(ToolCall(id, name))
             case ToolCallArguments(index, fragment):
                 self.calls[index].arguments += fragment
+            case Logprobs(entries):
+                self.logprobs += entries
+            case PromptLogprobs(entries):
+                self.prompt_logprobs = entries
             case Finish(reason, stop_sequence):
                 self.reason, self.stop_sequence = reason, stop_sequence
 
 
 def merged(events: Iterable[Event]) -> list[Event]:
-    """The same events with neighbours of one kind made one."""
+    """The same events with neighbours of one kind made one, across the log-probabilities behind them."""
     result: list[Event] = []
+    told: list[TokenLogprobs] = []  # behind the last of the result
     for event in events:
         match (result[-1] if result else None), event:
+            case _, Logprobs(entries):
+                told += entries
             case ReasoningDelta(before), ReasoningDelta(text):
                 result[-1] = ReasoningDelta(before + text)
             case TextDelta(before), TextDelta(text):
@@ -101,5 +136,35 @@ def merged(events: Iterable[Event]) -> list[Event]:
             case ToolCallArguments(i, before), ToolCallArguments(j, fragment) if i == j:
                 result[-1] = ToolCallArguments(i, before + fragment)
             case _:
+                if told:
+                    result.append(Logprobs(tuple(told)))
+                    told = []
                 result.append(event)
-    return result
+    return [*result, Logprobs(tuple(told))] if told else result
+
+
+class Piece(NamedTuple):
+    """An event and the log-probabilities of what it tells; of what tells nothing, without an event."""
+
+    sequence: int
+    event: Event | None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+def pieces(news: Iterable[Told]) -> Iterator[Piece]:
+    """Of events of which each has its log-probabilities directly behind it."""
+    last: Told | None = None
+    for told in news:
+        if isinstance(told.event, Logprobs):
+            paired = last is not None and last.sequence == told.sequence
+            if last is not None and not paired:
+                yield Piece(*last)
+            event = last.event if last is not None and paired else None
+            yield Piece(told.sequence, event, told.event.entries)
+            last = None
+        else:
+            if last is not None:
+                yield Piece(*last)
+            last = told
+    if last is not None:
+        yield Piece(*last)

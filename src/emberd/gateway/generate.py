@@ -19,7 +19,7 @@ from typing import Literal
 from ..errors import EmberdError, WorkerDiedError
 from ..models.loaded import LoadedModel
 from ..protocol import GenerateRequest, SamplingParams, SequenceUpdate
-from .events import Event, Finish, Reply, Told, merged
+from .events import Event, Finish, Piece, PromptLogprobs, Reply, Told, merged, pieces
 from .reading import Prompt, Reading
 
 logger = logging.getLogger(__name__)
@@ -117,6 +117,12 @@ class Generation:
             self._changed.set()
         return news
 
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """As iterating, with log-probabilities beside what they are of."""
+        while not self.finished:
+            for piece in pieces(await self.take()):
+                yield piece
+
     async def whole(self) -> list[Reply]:
         """One reply a sequence. Raises EmberdError if any sequence failed."""
         replies = [Reply() for _ in self._sequences]
@@ -200,15 +206,21 @@ class Generation:
             f"{self.request_id}-{sequence.index}" + (f"-{number}" if number else ""),
             (*prompt.token_ids, *sequence.completion_ids),
             params,
+            prompt.prompt_logprobs if number == 0 else None,
         )
         async with contextlib.aclosing(self.model.worker.generate(request)) as updates:
             async for update in updates:
                 self._note(sequence, update, first=number == 0)
+                if update.prompt_logprobs:
+                    self._tell(sequence, reading, [PromptLogprobs(update.prompt_logprobs)])
                 num_shown = _num_shown(update, params)
                 for place, token_id in enumerate(update.token_ids):
                     sequence.completion_ids.append(token_id)
+                    logprobs = update.logprobs[place] if update.logprobs else None
                     if place < num_shown:
-                        self._tell(sequence, reading, reading.push(token_id))
+                        self._tell(sequence, reading, reading.push(token_id, logprobs))
+                    elif prompt.tell_end and logprobs is not None:
+                        reading.push_end(logprobs)
                     if sequence.finish is not None or reading.budget_spent:
                         return  # tokens behind this were made before the worker heard of it
                 if update.finish_reason is not None:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..models.loaded import LoadedModel
-from ..protocol import SamplingParams
+from ..protocol import SamplingParams, TokenLogprobs
 from ..text.parts import Part, TextDelta, ToolCallStart
 from ..text.reply import PLAIN, ReplyFormat
 from ..text.stops import StopStrings
-from .events import Event, Finish
+from .events import Event, Finish, Logprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class Prompt:
     params: SamplingParams
     stop: tuple[str, ...] = ()
     form: ReplyFormat = PLAIN
+    prompt_logprobs: int | None = None  # likeliest ones told at each place of the prompt
+    tell_end: bool = False  # log-probabilities include the token that ends the reply
 
 
 class Reading:
@@ -43,6 +45,7 @@ class Reading:
             if form.thinking is not None and self._budget is not None
             else []
         )
+        self._untold: list[tuple[TokenLogprobs, int]] = []  # with the bytes that the token writes
         self.num_reasoning_tokens = 0
         self.finish: Finish | None = None
 
@@ -55,12 +58,18 @@ class Reading:
             and self.num_reasoning_tokens >= self._budget
         )
 
-    def push(self, token_id: int) -> list[Event]:
+    def push(self, token_id: int, logprobs: TokenLogprobs | None = None) -> list[Event]:
         """What one more token tells. A token counts as reasoning where it is in a span or opens it."""
+        if logprobs is not None:
+            self._untold.append((logprobs, len(self._detokenizer.bytes_of(token_id))))
         before = self._parser.thinking
         parts = self._parser.push(self._detokenizer.push((token_id,)))
         self.num_reasoning_tokens += before or self._parser.thinking
-        return self._events(parts)
+        return self._told(self._events(parts))
+
+    def push_end(self, logprobs: TokenLogprobs) -> None:
+        """The token that ends the reply, which writes nothing."""
+        self._untold.append((logprobs, 0))
 
     def force_close(self) -> list[Event]:
         """Close the span as if the model had: `closing_ids` are the tokens."""
@@ -76,7 +85,7 @@ class Reading:
                 events.append(TextDelta(held))
             called = self._parser.num_calls and reason == "stop"
             events.append(self._finish(Finish("tool_calls" if called else reason)))
-        return events
+        return self._told(events)
 
     def _events(self, parts: Iterable[Part]) -> list[Event]:
         events: list[Event] = []
@@ -89,15 +98,43 @@ class Reading:
                     events.append(TextDelta(held))
                 events.append(part)
                 continue
+            held = self._stops.held
             text, matched = self._stops.push(part.text)
             if text:
                 events.append(TextDelta(text))
             if matched is not None:
+                self._drop_untold(_num_bytes((held + part.text)[len(text) :]))
                 called = self._parser.num_calls
                 events.append(self._finish(Finish("tool_calls" if called else "stop", matched)))
                 break
         return events
 
+    def _told(self, events: list[Event]) -> list[Event]:
+        """With the log-probabilities of tokens of which something is told, in front of the finish."""
+        if not self._untold or not events:
+            return events
+        later: list[tuple[TokenLogprobs, int]] = []
+        if self.finish is None:
+            later = self._drop_untold(_num_bytes(self._stops.held))
+        told = Logprobs(tuple(entry for entry, _ in self._untold))
+        self._untold = later
+        place = len(events) - isinstance(events[-1], Finish)
+        return [*events[:place], told, *events[place:]] if told.entries else events
+
+    def _drop_untold(self, num_bytes: int) -> list[tuple[TokenLogprobs, int]]:
+        """Take away tokens that write nothing before the last `num_bytes` of the text, and what is held besides."""
+        tail = num_bytes + _num_bytes(self._parser.held) + self._detokenizer.num_held
+        place = len(self._untold)
+        while place > 0 and 0 < tail >= self._untold[place - 1][1]:
+            place -= 1
+            tail -= self._untold[place][1]
+        dropped, self._untold = self._untold[place:], self._untold[:place]
+        return dropped
+
     def _finish(self, finish: Finish) -> Finish:
         self.finish = finish
         return finish
+
+
+def _num_bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))

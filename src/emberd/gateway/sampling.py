@@ -31,6 +31,8 @@ class Sampling:
     seed: int | None = None
     max_tokens: int | None = None
     ignore_eos: bool | None = None
+    logit_bias: tuple[tuple[int, float], ...] | None = None
+    num_logprobs: int | None = None
 
 
 def sampling_params(

@@ -49,6 +49,9 @@ class Wish:
     defaults: dict[str, Any]  # of the protocol
     stop: tuple[str, ...] = ()
     context_length: int | None = None  # tokens the caller wants room for; None: what is served
+    context_param: str = "options.num_ctx"  # the field that says so
+    prompt_logprobs: int | None = None  # likeliest ones told at each place of the prompt; None: off
+    tell_end: bool = False  # log-probabilities include the token that ends the reply
 
 
 class Service:
@@ -240,10 +243,11 @@ def _prompts(model: LoadedModel, ids: PromptIds, wish: Wish) -> Sequence[Prompt]
     served = model.context_length
     if wish.context_length is not None and wish.context_length > served:
         raise BadRequestError(
-            f"'options.num_ctx': {wish.context_length} tokens of context were asked for, and {served} are "
+            f"'{wish.context_param}': {wish.context_length} tokens of context were asked for, and {served} are "
             "served; ask for less, or serve more with --ctx",
-            "options.num_ctx",
+            wish.context_param,
         )
+    _check_bias(model, wish.sampling)
     stop_ids = tuple(sorted(model.tokenizer.stop_ids))
     params = sampling_params(wish.sampling, model.text.sampling_hints, wish.defaults, stop_ids)
     prompts: list[Prompt] = []
@@ -265,6 +269,18 @@ def _prompts(model: LoadedModel, ids: PromptIds, wish: Wish) -> Sequence[Prompt]
                     ),
                     wish.stop or model.text.recipe.stops,
                     ids.form,
+                    wish.prompt_logprobs,
+                    wish.tell_end,
                 )
             )
     return prompts
+
+
+def _check_bias(model: LoadedModel, sampling: Sampling) -> None:
+    size = model.tokenizer.vocab_size
+    for token_id, _ in sampling.logit_bias or ():
+        if not 0 <= token_id < size:
+            raise BadRequestError(
+                f"'logit_bias': {token_id} is no token of this model; ids go from 0 to {size - 1}",
+                "logit_bias",
+            )

@@ -30,7 +30,7 @@ class Detokenizer:
     def push(self, ids: Iterable[int]) -> str:
         """Text that these ids complete. Bytes of an unfinished character are held; bytes that can be part
         of none become U+FFFD."""
-        data = b"".join(map(self._bytes, ids))
+        data = b"".join(map(self.bytes_of, ids))
         if self._drop_space and data:
             self._drop_space = False
             data = data.removeprefix(b" ")
@@ -41,7 +41,13 @@ class Detokenizer:
         self._decoder.reset()
         return ""
 
-    def _bytes(self, token_id: int) -> bytes:
+    @property
+    def num_held(self) -> int:
+        """Bytes of an unfinished character."""
+        return len(self._decoder.getstate()[0])
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """What a token adds."""
         if token_id in self._shown:
             return self._tokenizer.token_text(token_id).encode("utf-8", "replace")
         return self._tokenizer.token_bytes(token_id)

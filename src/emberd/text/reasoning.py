@@ -5,6 +5,7 @@ Knows nothing of tool calls, of tokens, or of what callers ask for.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,12 +23,14 @@ _SWITCHES = ("enable_thinking", "thinking")
 
 @dataclass(frozen=True, slots=True)
 class ThinkingTags:
-    """`forced_close` is what ends a span for a model that goes on thinking: the tag, as its templates write it."""
+    """`forced_close` is what ends a span for a model that goes on thinking: the tag, as its templates write it.
+    `answer` are tags around what comes behind the span."""
 
     open: str
     close: str
     forced_close: str
     open_token: str = ""  # the control token in `open`, where that is more than the token
+    answer: tuple[str, str] | None = None
 
     @property
     def tokens(self) -> tuple[str, str]:
@@ -75,6 +78,7 @@ _TAGS = tuple(
     )
 )
 
+_ANSWER = ("<response>", "</response>")  # Granite's
 
 CHANNEL_MARK = "<|channel|>"
 CHANNEL_FINAL = f"{CHANNEL_MARK}final<|message|>"
@@ -96,6 +100,8 @@ def thinking_of(template: str) -> Thinking | None:
             break
     else:
         return None
+    if all(tag in template for tag in _ANSWER):
+        tags = dataclasses.replace(tags, answer=_ANSWER)
     variables = variables_of(template)
     switches = tuple(name for name in _SWITCHES if name in variables)
     words: tuple[str, ...] = ()
@@ -128,7 +134,7 @@ class ThinkingSplitter:
     def __init__(self, tags: ThinkingTags, controls: Collection[str], *, inside: bool) -> None:
         self._tags = tags
         self._anywhere = tags.tokens[0] in controls
-        self._held = ""
+        self.held = ""
         self.inside = inside
         self._begun = False  # the span has shown text
         self._after_span = False  # only blanks since the last span
@@ -136,7 +142,7 @@ class ThinkingSplitter:
 
     def push(self, text: str) -> list[ReasoningDelta | TextDelta]:
         """What the text so far makes certain."""
-        self._held += text
+        self.held += text
         parts: list[ReasoningDelta | TextDelta] = []
         while self._inside_step(parts) if self.inside else self._outside_step(parts):
             pass
@@ -144,7 +150,7 @@ class ThinkingSplitter:
 
     def finish(self) -> list[ReasoningDelta | TextDelta]:
         """What was held, when no more comes."""
-        held, self._held = self._held, ""
+        held, self.held = self.held, ""
         parts: list[ReasoningDelta | TextDelta] = []
         if self.inside:
             self._show_reasoning(held.rstrip(), parts)
@@ -154,43 +160,43 @@ class ThinkingSplitter:
 
     def _inside_step(self, parts: list[ReasoningDelta | TextDelta]) -> bool:
         """One step within a span; True: there is more to do."""
-        place = self._held.find(self._tags.close)
+        place = self.held.find(self._tags.close)
         if place >= 0:
-            self._show_reasoning(self._held[:place].rstrip(), parts)
-            self._held = self._held[place + len(self._tags.close) :]
+            self._show_reasoning(self.held[:place].rstrip(), parts)
+            self.held = self.held[place + len(self._tags.close) :]
             self.inside, self._begun, self._after_span = False, False, True
             return True
-        keep = possible_beginning(self._held, (self._tags.close,))
-        shown = self._held[: len(self._held) - keep].rstrip()
-        self._held = self._held[len(shown) :]
+        keep = possible_beginning(self.held, (self._tags.close,))
+        shown = self.held[: len(self.held) - keep].rstrip()
+        self.held = self.held[len(shown) :]
         self._show_reasoning(shown, parts)
         return False
 
     def _outside_step(self, parts: list[ReasoningDelta | TextDelta]) -> bool:
         """One step outside of a span."""
         if self._visible and not self._anywhere:
-            self._show_text(self._take(len(self._held)), parts)
+            self._show_text(self._take(len(self.held)), parts)
             return False
-        found = first_mark(self._held, (self._tags.open,))
-        if found is not None and (self._anywhere or not self._held[: found[0]].strip()):
+        found = first_mark(self.held, (self._tags.open,))
+        if found is not None and (self._anywhere or not self.held[: found[0]].strip()):
             before = self._take(found[0])
             if before.strip():
                 self._show_text(before, parts)
             self._take(len(self._tags.open))
             self.inside = True
             return True
-        keep = possible_beginning(self._held, (self._tags.open,))
-        text = self._held[: len(self._held) - keep]
+        keep = possible_beginning(self.held, (self._tags.open,))
+        text = self.held[: len(self.held) - keep]
         if text.strip():
             self._visible = True
             if self._anywhere:
                 self._show_text(self._take(len(text)), parts)
             else:
-                self._show_text(self._take(len(self._held)), parts)
+                self._show_text(self._take(len(self.held)), parts)
         return False
 
     def _take(self, length: int) -> str:
-        taken, self._held = self._held[:length], self._held[length:]
+        taken, self.held = self.held[:length], self.held[length:]
         return taken
 
     def _show_reasoning(self, text: str, parts: list[ReasoningDelta | TextDelta]) -> None:

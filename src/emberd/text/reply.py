@@ -15,6 +15,7 @@ from .tools import channels
 from .tools.body import Tools
 from .tools.reader import CallReader
 from .tools.syntax import ToolSyntax
+from .wrapping import Unwrapper
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,10 @@ class Parser(Protocol):
     def thinking(self) -> bool:
         """Inside a thinking span."""
 
+    @property
+    def held(self) -> str:
+        """Text of which it is not certain yet what it is."""
+
     def push(self, text: str) -> list[Part]: ...
 
     def finish(self, *, cut: bool) -> list[Part]:
@@ -81,6 +86,7 @@ class ReplyParser:
         self._splitter = (
             ThinkingSplitter(tags, controls, inside=form.inside_thinking) if tags else None
         )
+        self._unwrapper = Unwrapper(tags.answer) if tags and tags.answer else None
         self._calls = (
             CallReader(form.syntax, form.tools, controls) if form.syntax and form.tools else None
         )
@@ -93,6 +99,11 @@ class ReplyParser:
     def thinking(self) -> bool:
         return self._splitter is not None and self._splitter.inside
 
+    @property
+    def held(self) -> str:
+        of_calls = self._calls.held if self._calls else ""
+        return of_calls + (self._splitter.held if self._splitter else "")
+
     def push(self, text: str) -> list[Part]:
         if self._splitter is None:
             return self._answer(text)
@@ -100,6 +111,7 @@ class ReplyParser:
 
     def finish(self, *, cut: bool) -> list[Part]:
         parts = self._split(self._splitter.finish()) if self._splitter else []
+        parts += self._answer(self._unwrapper.finish()) if self._unwrapper else []
         return parts + (self._calls.finish(cut=cut) if self._calls else [])
 
     def _split(self, found: Iterable[ReasoningDelta | TextDelta]) -> list[Part]:
@@ -111,6 +123,8 @@ class ReplyParser:
             text = part.text
             for name in self._hidden:
                 text = text.replace(name, "")
+            if self._unwrapper is not None:
+                text = self._unwrapper.push(text)
             parts += self._answer(text)
         return parts
 

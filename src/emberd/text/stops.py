@@ -16,7 +16,7 @@ class StopStrings:
 
     def __init__(self, stops: Iterable[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
-        self._held = ""
+        self.held = ""
         self.matched: str | None = None
 
     def push(self, text: str) -> tuple[str, str | None]:
@@ -24,7 +24,7 @@ class StopStrings:
         the beginning of a stop string is held. After a match nothing more is shown."""
         if self.matched is not None:
             return "", self.matched
-        text = self._held + text
+        text = self.held + text
         found = [
             (start + len(stop), start, stop)
             for stop in self._stops
@@ -32,13 +32,13 @@ class StopStrings:
         ]
         if found:
             _, start, self.matched = min(found)
-            self._held = ""
+            self.held = ""
             return text[:start], self.matched
         keep = possible_beginning(text, self._stops)
-        self._held = text[len(text) - keep :]
+        self.held = text[len(text) - keep :]
         return text[: len(text) - keep], None
 
     def finish(self) -> str:
         """The held text, when no more comes: it was no stop string."""
-        held, self._held = self._held, ""
+        held, self.held = self.held, ""
         return held

@@ -38,7 +38,9 @@ OLLAMA_VERSION = "0.12.6"  # the one whose API this is; clients compare it
 async def generate(request: Request) -> Response:
     body, raw = await read_body(request, GenerateRequest)
     body.refuse_unserved()
-    answer = Answer(body.model, response_text, with_context=not body.raw)
+    answer = Answer(
+        body.model, response_text, with_context=not body.raw, with_logprobs=bool(body.logprobs)
+    )
     if not body.prompt:
         return await _load_or_unload(request, body, answer)
     return await _generate(request, body, raw, answer, lambda model: generate_prompt(model, body))
@@ -48,7 +50,7 @@ async def generate(request: Request) -> Response:
 async def chat(request: Request) -> Response:
     body, raw = await read_body(request, ChatRequest)
     body.refuse_unserved()
-    answer = Answer(body.model, message_text)
+    answer = Answer(body.model, message_text, with_logprobs=bool(body.logprobs))
     if not body.messages:
         return await _load_or_unload(request, body, answer)
     return await _generate(
@@ -129,7 +131,7 @@ async def _start(
     request: Request, body: GeneratingFields, read_prompts: Callable[[LoadedModel], PromptIds]
 ) -> Generation:
     options = body.options or Options()
-    wish = Wish(options.sampling(), DEFAULTS, options.stops(), options.num_ctx)
+    wish = Wish(options.sampling(body.num_logprobs), DEFAULTS, options.stops(), options.num_ctx)
     start = service_of(request).start(
         request_id_of(request), body.model, body.keep_alive_seconds(), wish, read_prompts
     )

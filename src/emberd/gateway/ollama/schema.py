@@ -12,6 +12,7 @@ from ...models.recipe import MAX_STOPS, is_go_template
 from ...text.grammar.answer import Constraint
 from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole
 from ..conversation import ThinkingWish
+from ..logprobs import MAX_TOP
 from ..sampling import MAX_PENALTY_WINDOW, Sampling
 
 
@@ -29,7 +30,7 @@ class Options(Schema):
     frequency_penalty: Annotated[Number, Field(ge=-10, le=10)] | None = None
     stop: Text | Annotated[list[Text], Field(max_length=MAX_STOPS), FIRST_FAULT] | None = None
 
-    def sampling(self) -> Sampling:
+    def sampling(self, num_logprobs: int | None = None) -> Sampling:
         """Raises BadRequestError."""
         if self.num_predict == 0:
             raise BadRequestError(
@@ -48,6 +49,7 @@ class Options(Schema):
             penalty_window=self.repeat_last_n,
             seed=self.seed,
             max_tokens=None if unlimited else self.num_predict,
+            num_logprobs=num_logprobs,
         )
 
     def stops(self) -> tuple[str, ...]:
@@ -66,6 +68,7 @@ class GeneratingFields(Schema):
     think: Flag | Text | None = None
     truncate: Flag | None = None
     logprobs: Flag | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_TOP)] | None = None
 
     def keep_alive_seconds(self) -> float | None:
         """Raises BadRequestError."""
@@ -100,8 +103,12 @@ class GeneratingFields(Schema):
         """Raises BadRequestError for what would change the answer if it were served."""
         self.constraint()
         self.thinking()
-        if self.logprobs:
-            raise BadRequestError("'logprobs' is not supported yet; leave it out", "logprobs")
+        if self.top_logprobs and not self.logprobs:
+            raise BadRequestError("'top_logprobs' needs 'logprobs' to be true", "top_logprobs")
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
 
 
 class GenerateRequest(GeneratingFields):

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from ...errors import EmberdError
+from ...protocol import TokenLogprobs
 from ..cutting import Cut
 from ..errors import ollama_error
-from ..events import Finish, ReasoningDelta, Reply, TextDelta, ToolCall, ToolCallArguments
+from ..events import (
+    Finish,
+    ReasoningDelta,
+    Reply,
+    TextDelta,
+    ToolCall,
+    ToolCallArguments,
+    pieces,
+)
 from ..generate import Generation
+from ..logprobs import entries
 
 Json = dict[str, Any]
 MAX_CONTEXT_BYTES = 32 * 1024  # of `context` as JSON: clients' line buffers end at 64 KiB
@@ -31,6 +41,7 @@ class Answer:
     model: str  # as asked for
     place: Place
     with_context: bool = False
+    with_logprobs: bool = False
     cut: Cut = field(default_factory=Cut)
     started_ns: int = field(default_factory=time.perf_counter_ns)
 
@@ -43,26 +54,34 @@ class Answer:
                 news = await generation.take(ping)
                 if not news:
                     yield self._piece("")
-                for _, event in news:
+                for _, event, logprobs in pieces(news):
+                    told = self._logprobs(logprobs, generation) if logprobs else {}
                     if not isinstance(event, ToolCallArguments):
                         for one in reply.calls[num_told:]:
                             yield self._piece("", calls=calls([one], num_told))
                         num_told = len(reply.calls)
-                    reply.add(event)
+                    if event is not None:
+                        reply.add(event)
                     match event:
                         case TextDelta(text):
-                            yield self._piece(text)
+                            yield self._piece(text) | told
                         case ReasoningDelta(text):
-                            yield self._piece("", text)
+                            yield self._piece("", text) | told
                         case Finish():
                             yield self._closing(Reply(reason=event.reason), generation)
+                        case _ if told:
+                            yield self._piece("") | told
         except EmberdError as error:
             yield ollama_error(error)
 
     async def whole(self, generation: Generation) -> Json:
         """Raises EmberdError."""
         (reply,) = await generation.whole()
-        return self._closing(reply, generation)
+        told = self._logprobs(reply.logprobs, generation) if self.with_logprobs else {}
+        return self._closing(reply, generation) | told
+
+    def _logprobs(self, logprobs: Iterable[TokenLogprobs], generation: Generation) -> Json:
+        return {"logprobs": entries(generation.model.tokenizer, logprobs)}
 
     def bare(self, done_reason: str) -> Json:
         """The answer to a request that only loads or unloads."""

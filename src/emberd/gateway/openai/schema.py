@@ -8,6 +8,7 @@ from pydantic import Field
 
 from ...errors import BadRequestError, NotSupportedError
 from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole
+from ..logprobs import MAX_TOP, read_bias
 from ..sampling import MAX_PENALTY_WINDOW, Sampling
 from .constraints import ConstraintFields
 
@@ -44,7 +45,8 @@ class SamplingFields(Schema):
     keep_alive: KeepAlive | None = None
     logit_bias: dict[str, Any] | None = None
 
-    def sampling(self, max_tokens: int | None) -> Sampling:
+    def sampling(self, max_tokens: int | None, num_logprobs: int | None = None) -> Sampling:
+        """Raises BadRequestError."""
         repetition = self.repetition_penalty
         return Sampling(
             temperature=self.temperature,
@@ -58,6 +60,8 @@ class SamplingFields(Schema):
             seed=self.seed,
             max_tokens=max_tokens,
             ignore_eos=self.ignore_eos,
+            logit_bias=read_bias(self.logit_bias),
+            num_logprobs=num_logprobs,
         )
 
     def stops(self) -> tuple[str, ...]:
@@ -115,7 +119,7 @@ class ChatCompletionRequest(SamplingFields, ConstraintFields):
     tool_choice: Text | dict[str, Any] | None = None
     parallel_tool_calls: Flag | None = None
     logprobs: Flag | None = None
-    top_logprobs: Whole | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_TOP)] | None = None
     modalities: list[Text] | None = None
     functions: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -133,18 +137,16 @@ class CompletionRequest(SamplingFields, ConstraintFields):
         | Annotated[list[Whole], FIRST_FAULT]
         | Annotated[list[Annotated[list[Whole], FIRST_FAULT]], FIRST_FAULT]
     )
+    max_tokens: Annotated[Whole, Field(ge=0)] | None = None
     best_of: Whole | None = None
     echo: Flag | None = None
-    logprobs: Whole | None = None
+    logprobs: Annotated[Whole, Field(ge=0, le=5)] | None = None
     suffix: Text | None = None
 
 
 def refuse_unserved_chat(body: ChatCompletionRequest) -> None:
     """Raises NotSupportedError or BadRequestError for what would change the answer if it were served."""
-    _refuse_shared(body)
-    if body.logprobs:
-        raise _unserved("logprobs")
-    if body.top_logprobs is not None:
+    if body.top_logprobs is not None and not body.logprobs:
         raise BadRequestError("'top_logprobs' needs 'logprobs' to be true", "top_logprobs")
     if any(kind != "text" for kind in body.modalities or ()):
         raise _unserved("modalities", "other than text")
@@ -154,20 +156,17 @@ def refuse_unserved_chat(body: ChatCompletionRequest) -> None:
 
 def refuse_unserved_completion(body: CompletionRequest) -> None:
     """As refuse_unserved_chat."""
-    _refuse_shared(body)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise BadRequestError("'best_of' must equal 'n'", "best_of")
-    if body.echo:
-        raise _unserved("echo")
-    if body.logprobs is not None:
-        raise _unserved("logprobs")
+    if body.max_tokens == 0 and not body.echo:
+        raise BadRequestError(
+            "'max_tokens': 0 tokens is nothing to answer, unless 'echo' asks for the prompt",
+            "max_tokens",
+        )
+    if body.echo and body.suffix:
+        raise BadRequestError("'echo' does not go together with 'suffix'", "echo")
     if body.suffix:
         raise _unserved("suffix")
-
-
-def _refuse_shared(body: ChatCompletionRequest | CompletionRequest) -> None:
-    if body.logit_bias:
-        raise _unserved("logit_bias")
 
 
 def _unserved(field: str, detail: str = "") -> NotSupportedError:

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ... import __version__
 from ...errors import EmberdError
+from ...protocol import TokenLogprobs
+from ...text.tokenizer import Tokenizer
 from ..errors import openai_error
 from ..events import (
     Event,
     Finish,
+    Piece,
     ReasoningDelta,
     Reply,
     TextDelta,
@@ -24,6 +27,7 @@ from ..events import (
     ToolCallStart,
 )
 from ..generate import Generation
+from ..logprobs import entries
 from ..stream import DONE
 
 Json = dict[str, Any]
@@ -42,15 +46,15 @@ class Shape(Protocol):
     @property
     def chunk_object(self) -> str: ...
 
-    def opening(self) -> Json | None:
+    def opening(self, index: int) -> Json | None:
         """What a choice of the first chunk holds; None: the route has no such chunk."""
 
-    def piece(self, event: Event) -> Json | None:
+    def piece(self, piece: Piece, tokenizer: Tokenizer) -> Json | None:
         """What a choice holds for an event before the end; None: nothing is told of it."""
 
     def closing(self) -> Json: ...
 
-    def whole(self, reply: Reply) -> Json: ...
+    def whole(self, index: int, reply: Reply, tokenizer: Tokenizer) -> Json: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +62,21 @@ class ChatShape:
     """`reasoning_names`: the keys under which reasoning is told; none: it is left out."""
 
     reasoning_names: tuple[str, ...] = ("reasoning_content",)
+    with_logprobs: bool = False
     prefix: str = "chatcmpl"
     object: str = "chat.completion"
     chunk_object: str = "chat.completion.chunk"
 
-    def opening(self) -> Json | None:
+    def opening(self, index: int) -> Json | None:
         return {"delta": {"role": "assistant", "content": ""}}
 
-    def piece(self, event: Event) -> Json | None:
+    def piece(self, piece: Piece, tokenizer: Tokenizer) -> Json | None:
+        content = self._delta(piece.event)
+        if not piece.logprobs:
+            return content
+        return (content or self.closing()) | self._logprobs(piece.logprobs, tokenizer)
+
+    def _delta(self, event: Event | None) -> Json | None:
         match event:
             case TextDelta(text):
                 return {"delta": {"content": text}}
@@ -81,7 +92,7 @@ class ChatShape:
     def closing(self) -> Json:
         return {"delta": {}}
 
-    def whole(self, reply: Reply) -> Json:
+    def whole(self, index: int, reply: Reply, tokenizer: Tokenizer) -> Json:
         message: Json = {"role": "assistant", "content": reply.text, "refusal": None}
         if reply.reasoning:
             message |= dict.fromkeys(self.reasoning_names, reply.reasoning)
@@ -91,26 +102,11 @@ class ChatShape:
                 {"index": index, **call(one.id, one.name, one.arguments)}
                 for index, one in enumerate(reply.calls)
             ]
-        return {"message": message}
+        told = self._logprobs(reply.logprobs, tokenizer) if self.with_logprobs else {}
+        return {"message": message, **told}
 
-
-@dataclass(frozen=True, slots=True)
-class CompletionShape:
-    prefix: str = "cmpl"
-    object: str = "text_completion"
-    chunk_object: str = "text_completion"
-
-    def opening(self) -> Json | None:
-        return None
-
-    def piece(self, event: Event) -> Json | None:
-        return {"text": event.text} if isinstance(event, TextDelta) else None
-
-    def closing(self) -> Json:
-        return {"text": ""}
-
-    def whole(self, reply: Reply) -> Json:
-        return {"text": reply.text}
+    def _logprobs(self, logprobs: Iterable[TokenLogprobs], tokenizer: Tokenizer) -> Json:
+        return {"logprobs": {"content": entries(tokenizer, logprobs), "refusal": None}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +120,9 @@ class Answer:
 
     async def whole(self, generation: Generation) -> Json:
         """The answer in one object. Raises EmberdError."""
+        tokenizer = generation.model.tokenizer
         choices = [
-            _choice(index, self.shape.whole(reply), reply.reason)
+            _choice(index, self.shape.whole(index, reply, tokenizer), reply.reason)
             for index, reply in enumerate(await generation.whole())
         ]
         return {
@@ -136,15 +133,17 @@ class Answer:
 
     async def chunks(self, generation: Generation, include_usage: bool) -> AsyncIterator[Any]:
         """The answer's chunks and the closing mark; or, once it fails, an error in place of the rest."""
+        tokenizer = generation.model.tokenizer
         try:
-            if (opening := self.shape.opening()) is not None:
-                for index in range(len(generation)):
+            for index in range(len(generation)):
+                if (opening := self.shape.opening(index)) is not None:
                     yield self._chunk([_choice(index, opening)], include_usage)
-            async for index, event in generation:
-                if isinstance(event, Finish):
-                    yield self._closing_chunk(generation, index, event, include_usage)
-                elif (piece := self.shape.piece(event)) is not None:
-                    yield self._chunk([_choice(index, piece)], include_usage)
+            async for piece in generation.pieces():
+                index = piece.sequence
+                if isinstance(piece.event, Finish):
+                    yield self._closing_chunk(generation, index, piece.event, include_usage)
+                elif (content := self.shape.piece(piece, tokenizer)) is not None:
+                    yield self._chunk([_choice(index, content)], include_usage)
             if include_usage:
                 head = self._head(self.shape.chunk_object, [])
                 yield head | {"usage": usage(generation), "timings": timings(generation)}
@@ -211,4 +210,5 @@ def timings(generation: Generation) -> Json:
 
 
 def _choice(index: int, content: Json, finish_reason: str | None = None) -> Json:
-    return {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
+    logprobs = content.get("logprobs")
+    return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish_reason}

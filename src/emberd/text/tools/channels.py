@@ -26,7 +26,7 @@ class ChannelReader:
 
     def __init__(self, *, has_tools: bool) -> None:
         self._has_tools = has_tools
-        self._held = ""
+        self.held = ""
         self._header = True  # before the text of a message
         self._show: Callable[[str], Part] = TextDelta
         self._arguments: JsonText | None = None  # of the call that is being read
@@ -38,7 +38,7 @@ class ChannelReader:
         return not self._header and self._show is ReasoningDelta
 
     def push(self, text: str) -> list[Part]:
-        self._held += text
+        self.held += text
         parts: list[Part] = []
         while self._in_header(parts) if self._header else self._in_message(parts):
             pass
@@ -47,21 +47,21 @@ class ChannelReader:
     def finish(self, *, cut: bool) -> list[Part]:
         parts: list[Part] = []
         if not self._header:
-            self._tell(self._held.rstrip() if self._show is ReasoningDelta else self._held, parts)
+            self._tell(self.held.rstrip() if self._show is ReasoningDelta else self.held, parts)
             self._end_message(parts, cut=cut)
-        self._held = ""
+        self.held = ""
         return parts
 
     def _in_header(self, parts: list[Part]) -> bool:
-        text = self._held.lstrip()
+        text = self.held.lstrip()
         likely = any(text.startswith(s) or s.startswith(text) for s in _HEADER_STARTS)
         if not likely:  # a model that forgot its channels
             self._begin_message("", parts)
             return True
-        place = self._held.find(_MESSAGE)
+        place = self.held.find(_MESSAGE)
         if place < 0:
             return False
-        header, self._held = self._held[:place], self._held[place + len(_MESSAGE) :]
+        header, self.held = self.held[:place], self.held[place + len(_MESSAGE) :]
         self._begin_message(header, parts)
         return True
 
@@ -78,20 +78,20 @@ class ChannelReader:
             self._show = ReasoningDelta
 
     def _in_message(self, parts: list[Part]) -> bool:
-        found = first_mark(self._held, _ENDS)
+        found = first_mark(self.held, _ENDS)
         if found is None:
-            keep = possible_beginning(self._held, _ENDS)
-            text = self._held[: len(self._held) - keep]
+            keep = possible_beginning(self.held, _ENDS)
+            text = self.held[: len(self.held) - keep]
             text = text.rstrip() if self._show is ReasoningDelta else text
-            self._held = self._held[len(text) :]
+            self.held = self.held[len(text) :]
             self._tell(text, parts)
             return False
         place, mark = found
-        text = self._held[:place]
+        text = self.held[:place]
         self._tell(text.rstrip() if self._show is ReasoningDelta else text, parts)
         self._end_message(parts, cut=False)
-        behind = self._held[place + len(mark) :]
-        self._held = mark + behind if mark in (_START, MARK) else behind
+        behind = self.held[place + len(mark) :]
+        self.held = mark + behind if mark in (_START, MARK) else behind
         self._header = True
         return True
 

@@ -32,6 +32,12 @@ class CallReader:
         self._after_call = False  # only blanks and closings since the last call
         self.num_calls = 0
 
+    @property
+    def held(self) -> str:
+        """What may still be shown as text."""
+        untold = self._body is not None and self.num_calls == self._first_call
+        return (self._opening + self._raw if untold else "") + self._held
+
     def push(self, text: str) -> list[Part]:
         self._held += text
         parts: list[Part] = []

@@ -21,8 +21,8 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One response. `echo` are the fields that repeat the request; `keep` is called with what it became, unless
-    it failed."""
+    """One response. `echo` are the fields that repeat the request; `keep` is called with what it became where it
+    ended by itself or by a limit."""
 
     output: Output
     echo: Json
@@ -34,10 +34,10 @@ class Answer:
     async def whole(self, generation: Generation) -> Json:
         """Raises EmberdError."""
         ending = Finish("stop")
-        async for _, event in generation:
-            self.output.push(event)
-            if isinstance(event, Finish):
-                ending = event
+        async for piece in generation.pieces():
+            self.output.push(piece)
+            if isinstance(piece.event, Finish):
+                ending = piece.event
         return self._kept(self._ended(ending, generation))
 
     async def events(self, generation: Generation) -> AsyncIterator[Json]:
@@ -49,18 +49,27 @@ class Answer:
     async def _events(self, generation: Generation) -> AsyncIterator[Json]:
         try:
             for name in ("created", "in_progress"):
-                yield {"type": f"response.{name}", "response": self._response("in_progress")}
-            async for _, event in generation:
-                for value in self.output.push(event):
+                yield {"type": f"response.{name}", "response": self.in_progress()}
+            async for piece in generation.pieces():
+                for value in self.output.push(piece):
                     yield value
-                if isinstance(event, Finish):
-                    response = self._kept(self._ended(event, generation))
+                if isinstance(piece.event, Finish):
+                    response = self._kept(self._ended(piece.event, generation))
                     yield {"type": f"response.{response['status']}", "response": response}
         except EmberdError as error:
-            told = openai_error(error)["error"]
-            failure = {"code": told["code"] or "server_error", "message": told["message"]}
-            failed = self._response("failed", error=failure, usage=usage(generation))
-            yield {"type": "response.failed", "response": failed}
+            yield {"type": "response.failed", "response": self.failed(error, generation)}
+
+    def in_progress(self) -> Json:
+        """With the items that are done."""
+        return self._response("in_progress")
+
+    def failed(self, error: Exception, generation: Generation) -> Json:
+        told = openai_error(error)["error"]
+        failure = {"code": told["code"] or "server_error", "message": told["message"]}
+        return self._response("failed", error=failure, usage=usage(generation))
+
+    def cancelled(self, generation: Generation) -> Json:
+        return self._response("cancelled", usage=usage(generation))
 
     def _ended(self, ending: Finish, generation: Generation) -> Json:
         facts: Json = {"usage": usage(generation)}

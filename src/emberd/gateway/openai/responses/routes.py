@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -13,15 +14,23 @@ from ....errors import BadRequestError
 from ....models.loaded import LoadedModel, ModelText
 from ....text.reasoning import thinking_of
 from ...body import ignored_header, refuse_ignored
+from ...logprobs import entries
 from ...routing import documented, read_body, service_of
 from ...service import PromptIds
 from ...stream import EventStream, while_connected
-from ..routes import DEFAULTS, start
+from ..start import DEFAULTS, start
 from .answer import Answer
+from .background import Background
 from .listing import page_of
 from .output import Output
 from .prompts import asked_of
-from .schema import ENCRYPTED_REASONING, InputTokensRequest, ResponsesRequest, refuse_unserved
+from .schema import (
+    ENCRYPTED_REASONING,
+    LOGPROBS,
+    InputTokensRequest,
+    ResponsesRequest,
+    refuse_unserved,
+)
 from .store import ResponseStore
 
 router = APIRouter(prefix="/v1/responses")
@@ -42,7 +51,7 @@ async def create(request: Request) -> Response:
             refuse_ignored([*unused, *_unused_thinking(body, model.text)])
         return asked.prompt(model)
 
-    sampling = body.sampling(body.max_output_tokens or body.max_tokens)
+    sampling = body.sampling(body.max_output_tokens or body.max_tokens, body.num_logprobs)
     generation = await start(request, body, sampling, read_prompts)
 
     def keep(response: Json) -> None:
@@ -50,7 +59,11 @@ async def create(request: Request) -> Response:
             store.put(response, asked.context())
 
     answer = Answer(
-        Output(asked.tools.known, encrypted=ENCRYPTED_REASONING in (body.include or ())),
+        Output(
+            asked.tools.known,
+            functools.partial(entries, generation.model.tokenizer),
+            encrypted=ENCRYPTED_REASONING in (body.include or ()),
+        ),
         _echo(body, raw, generation.model.text),
         keep,
         asked.cut,
@@ -61,6 +74,8 @@ async def create(request: Request) -> Response:
     if body.stream:
         events = answer.events(generation)
         return EventStream(events, generation.close, service.config.ping, headers, named=True)
+    if body.background:
+        return JSONResponse(_background(request).start(answer, generation), headers=headers)
     try:
         whole = await while_connected(request, answer.whole(generation))
     finally:
@@ -85,11 +100,13 @@ async def input_tokens(request: Request) -> Response:
 async def retrieve(request: Request, id: str) -> Response:
     if request.query_params.get("stream") == "true":
         raise BadRequestError("'stream': a stored response comes whole; leave it out", "stream")
-    return JSONResponse(_store(request).get(id).response)
+    running = _background(request).get(id)
+    return JSONResponse(running or _store(request).get(id).response)
 
 
 @router.delete("/{id}")
 async def delete(request: Request, id: str) -> Response:
+    await _background(request).cancel(id)
     _store(request).delete(id)
     return JSONResponse({"id": id, "object": "response", "deleted": True})
 
@@ -102,16 +119,22 @@ async def input_items(request: Request, id: str) -> Response:
 
 @router.post("/{id}/cancel")
 async def cancel(request: Request, id: str) -> Response:
-    """Always refused: a response runs only while its caller is connected, and is stored when it is done."""
-    _store(request).get(id)
-    raise BadRequestError(
-        f"response '{id:.128}' was not made in the background, so there is nothing to cancel; "
-        "to end a response, close its connection"
-    )
+    """Ends a response of the background; one that is done stays as it is."""
+    await _background(request).cancel(id)
+    response = _store(request).get(id).response
+    if not response["background"]:
+        raise BadRequestError(
+            f"response '{id:.128}' was not made in the background; such a one ends with its connection"
+        )
+    return JSONResponse(response)
 
 
 def _store(request: Request) -> ResponseStore:
     return cast(ResponseStore, request.app.state.responses)
+
+
+def _background(request: Request) -> Background:
+    return cast(Background, request.app.state.background)
 
 
 def _echo(body: ResponsesRequest, raw: Json, model: ModelText) -> Json:
@@ -119,7 +142,7 @@ def _echo(body: ResponsesRequest, raw: Json, model: ModelText) -> Json:
     hints: Mapping[str, float] = {**DEFAULTS, **model.sampling_hints}
     reasoning = body.reasoning
     return {
-        "background": False,
+        "background": body.background is True,
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens or body.max_tokens,
         "max_tool_calls": None,
@@ -137,14 +160,15 @@ def _echo(body: ResponsesRequest, raw: Json, model: ModelText) -> Json:
         "text": {"format": {"type": "text"}, "verbosity": "medium"},
         "tool_choice": body.tool_choice or "auto",
         "tools": raw.get("tools") or [],
-        "top_logprobs": 0,
+        "top_logprobs": body.top_logprobs or 0,
         "top_p": hints["top_p"] if body.top_p is None else body.top_p,
         "truncation": body.truncation or "disabled",
     }
 
 
 def _unused_includes(body: ResponsesRequest) -> list[str]:
-    return [f"include.{name}" for name in body.include or () if name != ENCRYPTED_REASONING]
+    served = (ENCRYPTED_REASONING, LOGPROBS)
+    return [f"include.{name}" for name in body.include or () if name not in served]
 
 
 def _unused_thinking(body: ResponsesRequest, model: ModelText) -> list[str]:

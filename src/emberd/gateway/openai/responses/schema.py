@@ -8,10 +8,12 @@ from pydantic import Field
 
 from ....errors import BadRequestError, NotSupportedError
 from ...body import FIRST_FAULT, MAX_MESSAGES, Flag, Schema, Text, Whole
+from ...logprobs import MAX_TOP
 from ..schema import SamplingFields
 
 Json = dict[str, Any]
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
+LOGPROBS = "message.output_text.logprobs"
 
 
 class Reasoning(Schema):
@@ -62,8 +64,14 @@ class ResponsesRequest(PromptFields, SamplingFields):
     store: Flag | None = None
     include: list[Text] | None = None
     metadata: Annotated[dict[Text, Text], Field(max_length=16)] | None = None
-    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_TOP)] | None = None
     background: Flag | None = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Beside each token; None: no log-probabilities at all."""
+        asked = self.top_logprobs or LOGPROBS in (self.include or ())
+        return (self.top_logprobs or 0) if asked else None
 
 
 def refuse_unserved(body: PromptFields) -> None:
@@ -76,12 +84,10 @@ def refuse_unserved(body: PromptFields) -> None:
         raise _unserved("text.format", f"of type '{body.text.format.type:.64}'")
     if not isinstance(body, ResponsesRequest):
         return
-    if body.background:
-        raise _unserved("background", "(send 'stream')")
-    if body.top_logprobs or "message.output_text.logprobs" in (body.include or ()):
-        raise _unserved("top_logprobs")
-    if body.logit_bias:
-        raise _unserved("logit_bias")
+    if body.background and body.stream:
+        raise _unserved("background", "of a stream")
+    if body.background and body.store is False:
+        raise BadRequestError("'background' needs 'store': nobody could ask for it", "background")
 
 
 def refuse_empty(body: PromptFields, num_items: int) -> None:

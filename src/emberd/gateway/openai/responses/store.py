@@ -57,7 +57,7 @@ class ResponseStore:
         """Raises NotFoundError."""
         if id not in self._stored:
             raise NotFoundError(
-                f"response '{id:.128}' not found: it was not stored, or has left to make room; "
+                f"response '{id:.128}' not found: it was not stored, is not done, or has left to make room; "
                 "send the whole conversation as 'input'",
                 param,
                 code,

@@ -1,0 +1,73 @@
+"""OpenAI's completions route: text or ids go on, without a template.
+
+With `echo` the prompt is a part of the answer, and its log-probabilities are told where they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from ...errors import BadRequestError
+from ...models.loaded import LoadedModel
+from ..body import ignored_header
+from ..conversation import plain_form
+from ..routing import documented, read_body
+from ..service import PromptIds
+from .completion_shape import CompletionShape
+from .schema import CompletionRequest, refuse_unserved_completion
+from .shape import Answer
+from .start import respond, start
+
+router = APIRouter(prefix="/v1")
+BODIES = (CompletionRequest,)
+_MAX_PROMPTS = 256
+
+
+@router.post("/completions", openapi_extra=documented(CompletionRequest))
+async def completions(request: Request) -> Response:
+    body, raw = await read_body(request, CompletionRequest)
+    refuse_unserved_completion(body)
+    prompts, echo = _prompts(body), bool(body.echo)
+    constraint = body.constraint()
+
+    def read_prompts(model: LoadedModel) -> PromptIds:
+        ids = tuple(
+            tuple(model.raw_ids(one)) if isinstance(one, str) else model.known_ids(one, "prompt")
+            for one in prompts
+        )
+        return PromptIds(ids, body.n or 1, "prompt", plain_form(constraint, model.tokenizer))
+
+    # Without a token to sample there is nothing to do but to read the prompt.
+    reads_only = 0 if body.max_tokens == 0 else None
+    generation = await start(
+        request,
+        body,
+        body.sampling(body.max_tokens, body.logprobs),
+        read_prompts,
+        prompt_logprobs=reads_only if body.logprobs is None or not echo else body.logprobs,
+        tell_end=echo,
+    )
+    shape = CompletionShape(
+        [generation.prompt_ids(index) for index in range(len(generation))] if echo else None,
+        [one if isinstance(one, str) else None for one in prompts for _ in range(body.n or 1)],
+        with_logprobs=body.logprobs is not None,
+        tokenizer=generation.model.tokenizer,
+    )
+    answer = Answer(shape, body.model)
+    return await respond(request, body, answer, generation, ignored_header(raw, type(body)))
+
+
+def _prompts(body: CompletionRequest) -> Sequence[str | list[int]]:
+    """Raises BadRequestError."""
+    prompt: Any = body.prompt
+    if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
+        return [prompt]
+    if not 1 <= len(prompt) <= _MAX_PROMPTS:
+        raise BadRequestError(
+            f"'prompt' holds {len(prompt)} prompts; send 1 to {_MAX_PROMPTS}", "prompt"
+        )
+    return list(prompt)

@@ -1,0 +1,68 @@
+"""What the generating routes share: a generation from a body's fields, and its answer, streamed or whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response
+
+from ...config import keep_alive_seconds
+from ...errors import BadRequestError
+from ...models.loaded import LoadedModel
+from ..generate import Generation
+from ..routing import request_id_of, service_of
+from ..sampling import Sampling
+from ..service import PromptIds, Wish
+from ..stream import EventStream, while_connected
+from .schema import SamplingFields
+from .shape import Answer
+
+DEFAULTS: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0}
+
+
+async def start(
+    request: Request,
+    body: SamplingFields,
+    sampling: Sampling,
+    read_prompts: Callable[[LoadedModel], PromptIds],
+    *,
+    prompt_logprobs: int | None = None,
+    tell_end: bool = False,
+) -> Generation:
+    """Raises what Service.start does. `prompt_logprobs`, `tell_end`: as in Wish."""
+    keep_alive = None
+    if body.keep_alive is not None:
+        try:
+            keep_alive = keep_alive_seconds(body.keep_alive)
+        except ValueError as error:
+            raise BadRequestError(f"'keep_alive': {error}", "keep_alive") from None
+    wish = Wish(
+        sampling,
+        DEFAULTS,
+        body.stops(),
+        prompt_logprobs=prompt_logprobs,
+        tell_end=tell_end,
+    )
+    work = service_of(request).start(
+        request_id_of(request), body.model, keep_alive, wish, read_prompts
+    )
+    return await while_connected(request, work)
+
+
+async def respond(
+    request: Request,
+    body: SamplingFields,
+    answer: Answer,
+    generation: Generation,
+    headers: Mapping[str, str],
+) -> Response:
+    if body.stream:
+        chunks = answer.chunks(generation, body.include_usage)
+        return EventStream(chunks, generation.close, service_of(request).config.ping, headers)
+    try:
+        whole = await while_connected(request, answer.whole(generation))
+    finally:
+        generation.close()
+    return JSONResponse(whole, headers=dict(headers))
