@@ -1,5 +1,5 @@
 """Constraints and forced calls on the wire of all APIs: every spelling reaches the worker as a grammar, and what
-cannot be followed is refused by its field (OC-10, OC-11, OL-09, AN-02, K08).
+cannot be followed is refused by its field (OC-10, OC-11, OR-02, OL-09, AN-02, K08).
 
 The fake worker follows no grammar; what a grammar allows is asked of the grammar itself.
 """
@@ -21,6 +21,7 @@ from tiny_gguf import script_model
 MakeSite = Callable[..., Site]
 Json = dict[str, Any]
 CHAT, COMPLETION, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
+RESPONSES = "/v1/responses"
 OLLAMA, GENERATE = "/api/chat", "/api/generate"
 TEXTS = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 SCHEMA: Json = {
@@ -67,9 +68,12 @@ class Asked:
         if path in (OLLAMA, GENERATE):
             request["options"] = {"num_predict": 3}
         else:
-            request.setdefault("max_tokens", 3)
+            limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
+            request.setdefault(limit, 16 if path == RESPONSES else 3)
         if path in (COMPLETION, GENERATE):
             request["prompt"] = last
+        elif path == RESPONSES:
+            request["input"] = last
         else:
             request["messages"] = [{"role": "user", "content": last}]
 
@@ -126,6 +130,7 @@ Ask = Callable[..., Asked]
         (COMPLETION, {"response_format": NESTED}),
         (COMPLETION, {"guided_json": SCHEMA}),
         (COMPLETION, {"guided_choice": [NUMBER]}),
+        (RESPONSES, {"text": {"format": FLAT}}),
         (OLLAMA, {"format": SCHEMA}),
         (GENERATE, {"format": SCHEMA}),
         (GENERATE, {"format": SCHEMA, "raw": True}),
@@ -148,6 +153,7 @@ def test_every_spelling_binds_the_reply_oc10_ol09_an02(
         (CHAT, {"response_format": {"type": "json_object"}}),
         (CHAT, {"structured_outputs": {"json_object": True}}),
         (COMPLETION, {"response_format": {"type": "json_object"}}),
+        (RESPONSES, {"text": {"format": {"type": "json_object"}}}),
         (OLLAMA, {"format": "json"}),
         (GENERATE, {"format": "json"}),
     ],
@@ -203,6 +209,7 @@ WRONG = {"properties": {"a": {"type": "strin"}}}
         (CHAT, {"guided_json": {}, "guided_regex": "a"}, "guided_regex"),
         (CHAT, {"response_format": NESTED, "grammar": "start: \"a\""}, "grammar"),
         (COMPLETION, {"guided_json": WRONG}, "guided_json.properties.a.type"),
+        (RESPONSES, {"text": {"format": flat(WRONG)}}, "text.format.schema.properties.a.type"),
         (OLLAMA, {"format": WRONG}, "format.properties.a.type"),
         (OLLAMA, {"format": "xml"}, "format"),
         (GENERATE, {"format": {"pattern": "^a(b$"}}, "format.pattern"),
@@ -232,6 +239,8 @@ def anthropic_tool(name: str) -> Json:
 
 
 TOOLS = [function("f"), function("g")]
+FLAT_TOOLS = [{"type": "function", "name": n, "parameters": SCHEMA} for n in ("f", "g")]
+ONLY_FLAT_F: Json = {"mode": "required", "tools": [{"type": "function", "name": "f"}]}
 ANTHROPIC_TOOLS = [anthropic_tool("f"), anthropic_tool("g")]
 
 
@@ -261,6 +270,10 @@ ONE_F: Json = {"type": "function", "function": {"name": "f"}}
         (CHAT, {"tools": TOOLS, "tool_choice": allowed(**ONLY_F)}, [F, f"{F}\n{F}"], [G]),
         (CHAT, {"tools": TOOLS, "tool_choice": "required", "response_format": NESTED}, [F], [NUMBER]),
         (CHAT, {"tools": TOOLS, "response_format": NESTED}, [F, NUMBER], [OTHER, F + NUMBER]),
+        (RESPONSES, {"tools": FLAT_TOOLS, "tool_choice": "required"}, [F, f"{F}\n{G}"], ["A"]),
+        (RESPONSES, {"tools": FLAT_TOOLS, "tool_choice": {"type": "function", "name": "g"}}, [G], [F]),
+        (RESPONSES, {"tools": FLAT_TOOLS, "tool_choice": {"type": "allowed_tools", **ONLY_FLAT_F}}, [F], [G]),
+        (RESPONSES, {"tools": FLAT_TOOLS, "text": {"format": FLAT}}, [F, NUMBER], [OTHER]),
         (OLLAMA, {"tools": TOOLS, "format": SCHEMA}, [F, NUMBER], [OTHER]),
         (MESSAGES, {"tools": ANTHROPIC_TOOLS, "tool_choice": {"type": "any"}}, [F, f"{F}\n{G}"], ["A"]),
         (MESSAGES, {"tools": ANTHROPIC_TOOLS, "tool_choice": ANY_ONE}, [F], [f"{F}\n{G}"]),
@@ -292,6 +305,8 @@ def test_allowed_tools_hide_the_others_oc11(ask: Ask) -> None:
     assert asked.requests[0].params.grammar is None
 
 
+SERVER_TOOL = {"type": "web_search"}
+BAD_FLAT = {"type": "function", "name": "f", "parameters": {"not": {}}}
 BAD_INPUT = {"name": "f", "input_schema": {"not": {}}}
 BAD = function("f", parameters={"properties": {"a": {"not": {}}}})
 
@@ -309,6 +324,12 @@ BAD = function("f", parameters={"properties": {"a": {"not": {}}}})
         (CHAT, {"tools": TOOLS, "tool_choice": allowed(mode="x", tools=[])}, "tool_choice.allowed_tools.mode"),
         (CHAT, {"tools": TOOLS, "tool_choice": allowed(tools=[{"name": "h"}])}, "tool_choice.allowed_tools.tools[0]"),
         (CHAT, {"tools": [BAD], "tool_choice": "required"}, "tools[0].function.parameters.properties.a.not"),
+        (RESPONSES, {"tool_choice": "required"}, "tool_choice"),
+        (RESPONSES, {"tools": FLAT_TOOLS, "tool_choice": {"type": "function", "name": "h"}}, "tool_choice.name"),
+        (RESPONSES, {"tools": FLAT_TOOLS, "tool_choice": {"type": "custom"}}, "tool_choice.name"),
+        (RESPONSES, {"tools": FLAT_TOOLS, "tool_choice": {"type": "mcp"}}, "tool_choice"),
+        (RESPONSES, {"tools": FLAT_TOOLS, "tool_choice": allowed()}, "tool_choice.tools"),
+        (RESPONSES, {"tools": [SERVER_TOOL, BAD_FLAT], "tool_choice": "required"}, "tools[1].parameters.not"),
         (MESSAGES, {"tool_choice": {"type": "any"}}, "tool_choice"),
         (MESSAGES, {"tools": ANTHROPIC_TOOLS, "tool_choice": {"type": "tool"}}, "tool_choice.name"),
         (MESSAGES, {"tools": ANTHROPIC_TOOLS, "tool_choice": {"type": "tool", "name": "h"}}, "tool_choice.name"),

@@ -70,7 +70,7 @@ class Conversation:
     one_call: bool = False  # the reply ends where a second call would begin
     constraint: Constraint | None = None  # on the answer
     forced: ForcedCalls | None = None
-    parameters_key: str = "function.parameters"  # where a tool's schema is, as the dialect has it
+    schema_paths: Mapping[str, str] = field(default_factory=dict)  # tool: where its schema was sent
 
     def __post_init__(self) -> None:
         for index, tool in enumerate(self.tools or ()):
@@ -149,15 +149,17 @@ class Conversation:
         forced = self.forced
         functions = []
         for index, tool in enumerate(self.tools or ()):
-            function, path = tool["function"], f"tools[{index}]"
+            function, path = tool["function"], f"tools[{index}].function.parameters"
+            path = self.schema_paths.get(function["name"], path)
             if forced is not None and forced.name not in (None, function["name"]):
                 continue
-            schema, where = function.get("parameters"), f"{path}.{self.parameters_key}"
             strict = function.get("strict") is True
-            parameters = Parameters(schema, where, strict=strict)
+            parameters = Parameters(function.get("parameters"), path, strict=strict)
             if forced is None and not strict and not parameters.enforceable:
-                parameters = Parameters({"type": "object"}, where)
-            functions.append(Function(function["name"], parameters, f"{path}.function.name"))
+                parameters = Parameters({"type": "object"}, path)
+            functions.append(
+                Function(function["name"], parameters, f"{path.rpartition('.')[0]}.name")
+            )
         one = self.one_call or (forced is not None and forced.name is not None)
         return calls(rules, notation, functions, one=one)
 

@@ -80,7 +80,11 @@ def _conversation(body: CountTokensRequest, tools: Tools) -> Conversation:
         one_call=choice is not None and choice.disable_parallel_tool_use is True,
         constraint=body.constraint() if isinstance(body, MessagesRequest) else None,
         forced=_forced(choice),
-        parameters_key="input_schema",
+        schema_paths={
+            tool.name: f"tools[{index}].input_schema"
+            for index, tool in enumerate(body.tools or ())
+            if tool.name
+        },
     )
 
 

@@ -34,6 +34,15 @@ def chosen_tools(
     )
 
 
+def schema_paths(tools: Sequence[Json] | None) -> dict[str, str]:
+    names = [_known_name(tool) for tool in tools or ()]
+    return {
+        name: f"tools[{index}].function.parameters"
+        for index, name in enumerate(names)
+        if isinstance(name, str)
+    }
+
+
 def _allowed(
     tools: Sequence[Json], allowed: Any, param: str
 ) -> tuple[Sequence[Json] | None, ForcedCalls | None]:

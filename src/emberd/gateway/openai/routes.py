@@ -18,7 +18,7 @@ from ..body import ignored_header, refuse_ignored
 from ..conversation import Conversation
 from ..routing import documented, read_body, service_of
 from ..service import PromptIds
-from .choice import chosen_tools
+from .choice import chosen_tools, schema_paths
 from .messages import template_messages
 from .reasoning import reasoning_names, thinking_wish, unused_fields
 from .schema import ChatCompletionRequest, refuse_unserved_chat
@@ -43,6 +43,7 @@ async def chat_completions(request: Request) -> Response:
         one_call=body.parallel_tool_calls is False,
         constraint=body.constraint(),
         forced=forced,
+        schema_paths=schema_paths(body.tools),
     )
 
     def read_prompts(model: LoadedModel) -> PromptIds:
