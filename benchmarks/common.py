@@ -71,7 +71,7 @@ def cache_dir() -> str:
 def measure_tiles(options: WorkerOptions) -> None:
     """Load the model once where tiles are measured, so that a load that is timed finds them."""
     adapter, _ = choose_adapter(options.device)
-    if tune.is_wanted() and adapter is not None:
+    if adapter is not None and tune.is_wanted(adapter):
         tune.BUDGET = 60.0
         load_runner(options, lambda _: None).close()
 

@@ -15,7 +15,7 @@ from emberd.reference import ops as reference
 from emberd.reference.sampling import SamplerState, sample
 from emberd.runtime import linear, ops
 from emberd.runtime.kv_cache import BLOCK_SIZE
-from emberd.runtime.sampler import Sampler
+from emberd.runtime.sampler import Mode, Sampler
 from emberd.verify.bench import Workbench, decoded, read_quantized
 from emberd.verify.check import TOLERANCE, relative_error
 from kernel_case import Case, ModelShape, copies_of
@@ -306,7 +306,7 @@ def _sampling(
         out,
         bench.count(rows),
         rows=rows,
-        mode="plain",
+        mode=Mode.PLAIN,
     )
 
     def check() -> float:

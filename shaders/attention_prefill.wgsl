@@ -6,13 +6,13 @@
 // tiles   [max_tiles, 4] i32: row, first token, number of tokens (<= BQ), position of the first token
 // tile_count [1] u32: tiles from it on are not touched     params.window 0: no window
 // y       [T, num_heads, HEAD_DIM] f32, out
-// grid    (max_tiles, num_heads, 1); WG = 4 * BQ lanes as BQ / 4 rows of 16
-// HEAD_DIM, BQ (multiple of 4), WG, VALUE_KEYS (keys of values staged at once, divides 64): const
+// grid    (num_heads, max_tiles, 1); WG = 4 * BQ lanes as BQ / 4 rows of 16
+// HEAD_DIM, BQ (16, 32, 64), WG, VALUE_KEYS (keys of values staged at once, divides 64, at most 4 words a lane): const
 // kv      kv_wide or kv_narrow; HEAD_DIM / KV_DIMS <= 64
 //
 // A lane owns 4 queries x 4 keys of the scores and 4 queries x up to 4 Kv of the output, all as matrices of four
 // columns, so nothing relies on the compiler unrolling arrays. Queries and keys pass through workgroup memory four
-// words at a time, values VALUE_KEYS keys at a time, in the same memory.
+// words at a time, values VALUE_KEYS keys at a time, in the same memory; what comes next is read meanwhile.
 struct Params {
   num_heads: u32, num_kv_heads: u32, block_size: u32, table_width: u32, window: u32, scale: f32
 }
@@ -33,13 +33,87 @@ const CHUNK = 4u; // words of queries and keys staged at once
 const Q_STRIDE = BQ + 2u; // two columns of padding spread a lane's four words over the banks
 const K_STRIDE = KEYS + 2u;
 const K_STAGE = CHUNK * Q_STRIDE; // where keys begin in the stage
+const K_EACH = KEYS / BQ; // keys that a lane brings to the stage
+const V_EACH = (VALUE_KEYS * WORDS + WG - 1u) / WG; // words of values that it brings
+const LANE_KEYS = VALUE_KEYS / 4u; // lanes of a query whose keys are in the stage
 const NEG_LARGE = -3.0e38;
 var<workgroup> stage: array<Kv, max(K_STAGE + CHUNK * K_STRIDE, VALUE_KEYS * WORDS)>;
-var<workgroup> weights: array<vec4<f32>, BQ * 16u>; // of a query, four keys a lane
+var<workgroup> weights: array<vec4<f32>, BQ * LANE_KEYS>; // of a query and the keys in the stage, four a lane
 var<workgroup> parts: array<f32, 16u * (BQ + 1u)>; // one result of each lane of a query
 var<workgroup> row_max: array<f32, BQ>;
 var<workgroup> row_shrink: array<f32, BQ>;
-var<workgroup> rows_of: array<u32, KEYS>; // each key's first word in the caches
+var<workgroup> rows_of: array<u32, 2u * KEYS>; // each key's first word in the caches, of this tile of keys and the next
+
+struct Keys { q: Kv, k0: KvWord, k1: KvWord, k2: KvWord, k3: KvWord }
+struct Values { v0: KvWord, v1: KvWord, v2: KvWord, v3: KvWord }
+
+fn fetch_key(rows: u32, key: u32, word: u32) -> KvWord {
+  var found: KvWord;
+  if (word < WORDS) { found = k_cache[rows_of[rows + key] + word]; }
+  return found;
+}
+
+// A word of a query and of each of this lane's keys; query_word is the word's place where the lane has a query.
+fn fetch_keys(chunk: u32, rows: u32, query_word: u32, has_query: bool, lane: u32) -> Keys {
+  let word = chunk + lane % CHUNK;
+  let key = lane / CHUNK;
+  var found: Keys;
+  if (has_query && word < WORDS) { found.q = q[query_word + chunk]; }
+  found.k0 = fetch_key(rows, key, word);
+  if (K_EACH > 1u) { found.k1 = fetch_key(rows, key + BQ, word); }
+  if (K_EACH > 2u) { found.k2 = fetch_key(rows, key + 2u * BQ, word); }
+  if (K_EACH > 2u) { found.k3 = fetch_key(rows, key + 3u * BQ, word); }
+  return found;
+}
+
+// A lane reads keys 4 * column + 0..3: kept 16 apart, so that lanes read side by side.
+fn put_key(word: KvWord, key: u32, part: u32) {
+  stage[K_STAGE + part * K_STRIDE + key % 4u * 16u + key / 4u] = kv_unpack(word);
+}
+
+fn put_keys(keys: Keys, lane: u32) {
+  let part = lane % CHUNK;
+  let key = lane / CHUNK;
+  stage[part * Q_STRIDE + key] = keys.q * params.scale;
+  put_key(keys.k0, key, part);
+  if (K_EACH > 1u) { put_key(keys.k1, key + BQ, part); }
+  if (K_EACH > 2u) { put_key(keys.k2, key + 2u * BQ, part); }
+  if (K_EACH > 2u) { put_key(keys.k3, key + 3u * BQ, part); }
+}
+
+fn fetch_value(rows: u32, i: u32) -> KvWord {
+  var found: KvWord;
+  if (VALUE_KEYS * WORDS % WG == 0u || i < VALUE_KEYS * WORDS) { found = v_cache[rows_of[rows + i / WORDS] + i % WORDS]; }
+  return found;
+}
+
+fn fetch_values(rows: u32, lane: u32) -> Values {
+  var found: Values;
+  found.v0 = fetch_value(rows, lane);
+  if (V_EACH > 1u) { found.v1 = fetch_value(rows, lane + WG); }
+  if (V_EACH > 2u) { found.v2 = fetch_value(rows, lane + 2u * WG); }
+  if (V_EACH > 3u) { found.v3 = fetch_value(rows, lane + 3u * WG); }
+  return found;
+}
+
+fn put_value(word: KvWord, i: u32) {
+  if (VALUE_KEYS * WORDS % WG == 0u || i < VALUE_KEYS * WORDS) { stage[i] = kv_unpack(word); }
+}
+
+fn put_values(values: Values, lane: u32) {
+  put_value(values.v0, lane);
+  if (V_EACH > 1u) { put_value(values.v1, lane + WG); }
+  if (V_EACH > 2u) { put_value(values.v2, lane + 2u * WG); }
+  if (V_EACH > 3u) { put_value(values.v3, lane + 3u * WG); }
+}
+
+// rows_of for the keys from `first` on; beyond the last key it repeats that one, which is masked.
+fn find_rows(rows: u32, first: u32, end: u32, table: u32, kv_head: u32, lane: u32) {
+  if (lane >= KEYS) { return; }
+  let key = min(first + lane, end - 1u);
+  let slot = u32(block_tables[table + key / params.block_size]) * params.block_size + key % params.block_size;
+  rows_of[rows + lane] = (slot * params.num_kv_heads + kv_head) * WORDS;
+}
 
 fn shrunk(sum: KvFour, by: vec4<f32>) -> KvFour {
   return KvFour(sum[0] * by.x, sum[1] * by.y, sum[2] * by.z, sum[3] * by.w);
@@ -68,6 +142,17 @@ fn values_at(key: u32, word: u32) -> KvFour {
   return KvFour(stage[at], stage[at + WORDS], stage[at + 2u * WORDS], stage[at + 3u * WORDS]);
 }
 
+fn add_value(sum: Kv, values: KvFour, by: vec4<f32>) -> Kv {
+  return fma(values[0], Kv(by.x), fma(values[1], Kv(by.y), fma(values[2], Kv(by.z), fma(values[3], Kv(by.w), sum))));
+}
+
+// sums + four keys' values, weighted. Written as fma, since a product of matrices is multiplied, then added.
+fn add_values(sums: KvFour, values: KvFour, by: mat4x4<f32>) -> KvFour {
+  return KvFour(
+    add_value(sums[0], values, by[0]), add_value(sums[1], values, by[1]),
+    add_value(sums[2], values, by[2]), add_value(sums[3], values, by[3]));
+}
+
 // Writes one word of dims of four queries, those that exist.
 fn store(at: u32, word: u32, query: u32, num_queries: u32, sum: KvFour) {
   if (word >= WORDS) { return; }
@@ -80,12 +165,12 @@ fn store(at: u32, word: u32, query: u32, num_queries: u32, sum: KvFour) {
 
 @compute @workgroup_size(WG)
 fn attention_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-  if (group.x >= tile_count[0]) { return; }
-  let tile = vec4<u32>(tiles[group.x]);
+  if (group.y >= tile_count[0]) { return; }
+  let tile = vec4<u32>(tiles[tile_count[0] - 1u - group.y]); // a row's last tiles, which take longest, begin first
   let first_token = tile.y;
   let num_queries = tile.z;
   let first_position = tile.w;
-  let head = group.y;
+  let head = group.x;
   let kv_head = head / (params.num_heads / params.num_kv_heads);
   let end = min(first_position + num_queries, u32(context_lens[tile.x]));
   var begin = 0u;
@@ -102,36 +187,33 @@ fn attention_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
   var total = vec4<f32>(); // of this lane's keys, one a query
   if (lane < BQ) { row_max[lane] = NEG_LARGE; }
 
+  let query_word = ((first_token + lane / CHUNK) * params.num_heads + head) * WORDS + lane % CHUNK;
+  let has_query = lane / CHUNK < num_queries;
+  var rows = 0u;
+  find_rows(rows, begin, end, table, kv_head, lane);
+  workgroupBarrier();
+  var keys = fetch_keys(0u, rows, query_word, has_query, lane);
+  var values: Values;
   for (var key_tile = begin; key_tile < end; key_tile += KEYS) {
-    if (lane < KEYS) {
-      let key = min(key_tile + lane, end - 1u);
-      let slot = u32(block_tables[table + key / params.block_size]) * params.block_size + key % params.block_size;
-      rows_of[lane] = (slot * params.num_kv_heads + kv_head) * WORDS;
-    }
+    find_rows(KEYS - rows, key_tile + KEYS, end, table, kv_head, lane);
     var scores = mat4x4<f32>(); // columns: queries, rows: keys
     for (var chunk = 0u; chunk < WORDS; chunk += CHUNK) {
-      workgroupBarrier(); // rows_of is there; the stage is free
-      let part = lane % CHUNK;
-      let word = chunk + part;
-      let token = lane / CHUNK;
-      var value = Kv();
-      if (token < num_queries && word < WORDS) {
-        value = q[((first_token + token) * params.num_heads + head) * WORDS + word] * params.scale;
-      }
-      stage[part * Q_STRIDE + token] = value;
-      for (var key = token; key < KEYS; key += WG / CHUNK) {
-        var key_value = Kv();
-        if (word < WORDS) { key_value = kv_unpack(k_cache[rows_of[key] + word]); }
-        // A lane reads keys 4 * column + 0..3: kept 16 apart, so that lanes read side by side.
-        stage[K_STAGE + part * K_STRIDE + key % 4u * 16u + key / 4u] = key_value;
-      }
+      workgroupBarrier(); // the stage is free
+      put_keys(keys, lane);
       workgroupBarrier();
+      if (chunk + CHUNK < WORDS) {
+        keys = fetch_keys(chunk + CHUNK, rows, query_word, has_query, lane);
+      } else {
+        values = fetch_values(rows, lane);
+      }
       for (var i = 0u; i < CHUNK; i++) {
         let a = i * Q_STRIDE + query;
         let b = K_STAGE + i * K_STRIDE + column;
-        let queries = KvFour(stage[a], stage[a + 1u], stage[a + 2u], stage[a + 3u]);
-        let keys = KvFour(stage[b], stage[b + 16u], stage[b + 32u], stage[b + 48u]);
-        scores += transpose(keys) * queries;
+        let four = KvFour(stage[b], stage[b + 16u], stage[b + 32u], stage[b + 48u]);
+        let k = transpose(four);
+        scores = mat4x4<f32>(
+          kv_dot(scores[0], k, stage[a]), kv_dot(scores[1], k, stage[a + 1u]),
+          kv_dot(scores[2], k, stage[a + 2u]), kv_dot(scores[3], k, stage[a + 3u]));
       }
     }
 
@@ -165,28 +247,35 @@ fn attention_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
     sum1 = shrunk(sum1, shrink);
     sum2 = shrunk(sum2, shrink);
     sum3 = shrunk(sum3, shrink);
-    let row = query * 16u + column;
-    weights[row] = w0;
-    weights[row + 16u] = w1;
-    weights[row + 32u] = w2;
-    weights[row + 48u] = w3;
-
-    for (var first = 0u; first < min(KEYS, end - key_tile); first += VALUE_KEYS) {
-      for (var i = lane; i < VALUE_KEYS * WORDS; i += WG) {
-        stage[i] = kv_unpack(v_cache[rows_of[first + i / WORDS] + i % WORDS]);
+    let live = min(KEYS, end - key_tile);
+    for (var first = 0u; first < live; first += VALUE_KEYS) {
+      if (first > 0u) { workgroupBarrier(); } // the stage is free
+      put_values(values, lane);
+      if (column / LANE_KEYS == first / VALUE_KEYS) {
+        let row = query * LANE_KEYS + column % LANE_KEYS;
+        weights[row] = w0;
+        weights[row + LANE_KEYS] = w1;
+        weights[row + 2u * LANE_KEYS] = w2;
+        weights[row + 3u * LANE_KEYS] = w3;
       }
       workgroupBarrier();
+      if (first + VALUE_KEYS < live) {
+        values = fetch_values(rows + first + VALUE_KEYS, lane);
+      } else if (key_tile + KEYS < end) {
+        keys = fetch_keys(0u, KEYS - rows, query_word, has_query, lane);
+      }
       for (var key = 0u; key < VALUE_KEYS; key += 4u) {
-        let from_row = query * 16u + (first + key) / 4u;
+        let from_row = query * LANE_KEYS + key / 4u;
         let by = mat4x4<f32>( // columns: queries, rows: keys
-          weights[from_row], weights[from_row + 16u], weights[from_row + 32u], weights[from_row + 48u]);
-        sum0 += values_at(key, column) * by;
-        if (WORDS > 16u) { sum1 += values_at(key, column + 16u) * by; }
-        if (WORDS > 32u) { sum2 += values_at(key, column + 32u) * by; }
-        if (WORDS > 48u) { sum3 += values_at(key, column + 48u) * by; }
+          weights[from_row], weights[from_row + LANE_KEYS],
+          weights[from_row + 2u * LANE_KEYS], weights[from_row + 3u * LANE_KEYS]);
+        sum0 = add_values(sum0, values_at(key, column), by);
+        if (WORDS > 16u) { sum1 = add_values(sum1, values_at(key, column + 16u), by); }
+        if (WORDS > 32u) { sum2 = add_values(sum2, values_at(key, column + 32u), by); }
+        if (WORDS > 48u) { sum3 = add_values(sum3, values_at(key, column + 48u), by); }
       }
-      workgroupBarrier();
     }
+    rows = KEYS - rows;
   }
 
   let at = column * (BQ + 1u) + query;

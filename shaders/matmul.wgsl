@@ -5,7 +5,8 @@
 // share the runs and add up at the end, so that few rows still fill a device. A lane makes 4 * GROUPS tokens x 4 rows.
 // grid    (row tiles, token tiles, fold of the row tiles); tiles beyond count exit at once; any number of rows
 // TILE_TOKENS, TILE_ROWS, GROUPS (1, 2), RUNS, SLICES, AHEAD, WG, ACCUMULATE  const, as runtime/matmul.py checks them
-// tried   planes of words without padding, 8 x 8 outputs a lane, two buffers: slower. Numbers: docs/performance.md
+// RAGGED  const: whether the last runs may lie beyond the columns
+// tried   8 x 8 outputs a lane, two buffers, weights in registers: slower. Numbers: docs/performance.md
 struct Params { units: u32, num_rows: u32, first_row: u32, column: u32, y_width: u32, tokens: u32 }
 #include "weights/${weight}.wgsl"
 @group(0) @binding(5) var<storage, read> count: array<u32>;
@@ -15,72 +16,77 @@ struct Params { units: u32, num_rows: u32, first_row: u32, column: u32, y_width:
 const LANES_X = TILE_ROWS / 4u;
 const LANES_Y = TILE_TOKENS / (4u * GROUPS);
 const LANES = LANES_X * LANES_Y;
-const X_ITEMS = TILE_TOKENS * 2u * RUNS;
-const W_ITEMS = TILE_ROWS * RUNS;
+const X_ITEMS = TILE_TOKENS * 2u * RUNS;  // words
+const S_ITEMS = TILE_TOKENS * RUNS / 2u;  // scales of two runs
 const READ_AHEAD = AHEAD == 2u || (AHEAD == 1u && SMALL_ITEMS);  // reading ahead costs registers
-// A cell holds the two words of a run for four tokens or rows of a lane, and a padding word. An index within it is a
-// constant, which needs no bounds check; two padding cells a run keep a row's words in different banks.
-const X_STRIDE = TILE_TOKENS / 4u + 2u;
-const W_STRIDE = TILE_ROWS / 4u + 2u;
-alias Cell = array<Word, 9>;
-var<workgroup> tile_x: array<Cell, RUNS * X_STRIDE>;
-var<workgroup> tile_w: array<Cell, RUNS * W_STRIDE>;
+// Eight planes: the two words of a run for each of a lane's four tokens or rows. Which plane is a constant where they
+// are read, so one bounds check serves all, and lanes side by side read neighbouring words.
+const X_STRIDE = TILE_TOKENS / 4u;
+const W_STRIDE = TILE_ROWS / 4u;
+var<workgroup> tile_x: array<array<Word, RUNS * X_STRIDE>, 8>;
+var<workgroup> tile_w: array<array<Word, RUNS * W_STRIDE>, 8>;
 var<workgroup> slice_sums: array<vec4<f32>, select(1u, WG, SLICES > 1u)>;
 #include "include/${operand}.wgsl"
 #include "include/output.wgsl"
+const W_ITEMS = TILE_ROWS * RUNS / W_UNITS;  // a unit, or two that share what they are decoded from
 
 // What a lane reads for the tile. Written out, like Sums, since an array indexed by a loop ends up in slow memory.
-struct Items { x0: XItem, x1: XItem, x2: XItem, x3: XItem, w0: WItem, w1: WItem }
+struct Items { x0: Word, x1: Word, x2: Word, x3: Word, scales: XScales, w: WItem }
 
-fn fetch_x(first_token: u32, live: u32, u: u32, i: u32) -> XItem {
-  let token = first_token + i / (2u * RUNS);
-  return fetch_x_word(token, token < live && (X_ITEMS % WG == 0u || i < X_ITEMS), u, i % (2u * RUNS));
-}
+// Where the tile lies. Rows and tokens beyond the last one repeat that one: their outputs are not stored.
+struct Place { first_token: u32, last_token: u32, first_row: u32, last_row: u32 }
 
-fn fetch_w(first_row: u32, first_unit: u32, i: u32) -> WItem {
-  let row = first_row + i / RUNS;
-  let u = first_unit + i % RUNS;
-  var item: WItem;
-  if (row < params.num_rows && u < params.units && (W_ITEMS % WG == 0u || i < W_ITEMS)) {
-    item = fetch_weights(row * params.units + u);
+fn fetch_x(at: Place, u: u32, i: u32) -> Word {
+  var word: Word;
+  if (X_ITEMS % WG == 0u || i < X_ITEMS) {
+    word = fetch_word(min(at.first_token + i / (2u * RUNS), at.last_token), u, i % (2u * RUNS));
   }
-  return item;
+  return word;
 }
 
-fn fetch(first_token: u32, live: u32, first_row: u32, u: u32, i: u32) -> Items {
+fn fetch(at: Place, u: u32, i: u32) -> Items {
   var items: Items;
-  items.x0 = fetch_x(first_token, live, u, i);
-  if (X_ITEMS > WG) { items.x1 = fetch_x(first_token, live, u, i + WG); }
-  if (X_ITEMS > 2u * WG) { items.x2 = fetch_x(first_token, live, u, i + 2u * WG); }
-  if (X_ITEMS > 3u * WG) { items.x3 = fetch_x(first_token, live, u, i + 3u * WG); }
-  items.w0 = fetch_w(first_row, u, i);
-  if (W_ITEMS > WG) { items.w1 = fetch_w(first_row, u, i + WG); }
+  items.x0 = fetch_x(at, u, i);
+  if (X_ITEMS > WG) { items.x1 = fetch_x(at, u, i + WG); }
+  if (X_ITEMS > 2u * WG) { items.x2 = fetch_x(at, u, i + 2u * WG); }
+  if (X_ITEMS > 3u * WG) { items.x3 = fetch_x(at, u, i + 3u * WG); }
+  let s = i + S_ITEMS - WG;  // the last lanes, since the first ones have weights
+  if (i + S_ITEMS >= WG) {
+    items.scales = fetch_scales(min(at.first_token + s / (RUNS / 2u), at.last_token), u + s % (RUNS / 2u) * 2u);
+  }
+  if (i < W_ITEMS) {
+    let row = min(at.first_row + i / (RUNS / W_UNITS), at.last_row);
+    items.w = fetch_weights(row, u + i % (RUNS / W_UNITS) * W_UNITS);
+  }
   return items;
 }
 
-fn put_x(item: XItem, i: u32) {
+fn x_cell(token: u32, run: u32) -> u32 {
+  return run * X_STRIDE + token / (4u * LANES_Y) * LANES_Y + token % LANES_Y;
+}
+
+fn put_x(word: Word, i: u32) {
   if (X_ITEMS % WG != 0u && i >= X_ITEMS) { return; }
   let token = i / (2u * RUNS);
-  let word = i % (2u * RUNS);
-  let n = token / LANES_Y;
-  let cell = (word >> 1u) * X_STRIDE + (n >> 2u) * LANES_Y + token % LANES_Y;
-  put_x_word(item, cell, n & 3u, word & 1u);
+  let w = i % (2u * RUNS);
+  tile_x[2u * (token / LANES_Y % 4u) + w % 2u][x_cell(token, w / 2u)] = word;
 }
 
-fn put_w(item: WItem, first_row: u32, first_unit: u32, i: u32) {
-  if (W_ITEMS % WG != 0u && i >= W_ITEMS) { return; }
-  let row = i / RUNS;
-  let u = i % RUNS;
-  put_weights(item, (first_row + row) * params.units + first_unit + u, u, row % LANES_X, row / LANES_X);
-}
-
-fn put(items: Items, first_row: u32, u: u32, i: u32) {
+fn put(items: Items, at: Place, u: u32, i: u32) {
   put_x(items.x0, i);
   if (X_ITEMS > WG) { put_x(items.x1, i + WG); }
   if (X_ITEMS > 2u * WG) { put_x(items.x2, i + 2u * WG); }
   if (X_ITEMS > 3u * WG) { put_x(items.x3, i + 3u * WG); }
-  put_w(items.w0, first_row, u, i);
-  if (W_ITEMS > WG) { put_w(items.w1, first_row, u, i + WG); }
+  let s = i + S_ITEMS - WG;
+  if (i + S_ITEMS >= WG) {
+    let token = s / (RUNS / 2u);
+    put_scales(items.scales, x_cell(token, s % (RUNS / 2u) * 2u), token / LANES_Y % 4u);
+  }
+  if (i < W_ITEMS) {
+    let row = i / (RUNS / W_UNITS);
+    let run = i % (RUNS / W_UNITS) * W_UNITS;
+    put_weights(items.w, min(at.first_row + row, at.last_row), u + run, run * W_STRIDE + row % LANES_X, row / LANES_X);
+  }
 }
 
 // A lane's outputs: a column a token, four rows in it.
@@ -135,20 +141,24 @@ fn matmul(
   let live = min(count[0], params.tokens);
   let first_row = (group.z * groups.x + group.x) * TILE_ROWS;
   if (first_token >= live || first_row >= params.num_rows) { return; }
+  let at = Place(first_token, live - 1u, first_row, params.num_rows - 1u);
   let x = thread % LANES_X;
   let t = thread % LANES / LANES_X;
   let first_run = thread / LANES * (RUNS / SLICES);
+  // Where only some lanes bring weights, it is others in every other tile: that keeps a core's parts equally busy.
+  let turn = select(0u, countOneBits(group.x ^ group.y) % 2u * (WG / 2u), W_ITEMS < WG);
+  let item = (thread + turn) % WG;
 
   var sums: Sums;
   var items: Items;
-  if (READ_AHEAD) { items = fetch(first_token, live, first_row, 0u, thread); }
+  if (READ_AHEAD) { items = fetch(at, 0u, item); }
   for (var u = 0u; u < params.units; u += RUNS) {
     // Read before the barrier: on its way while other lanes still multiply.
-    if (!READ_AHEAD) { items = fetch(first_token, live, first_row, u, thread); }
+    if (!READ_AHEAD) { items = fetch(at, u, item); }
     workgroupBarrier();
-    put(items, first_row, u, thread);
+    put(items, at, u, item);
     workgroupBarrier();
-    if (READ_AHEAD) { items = fetch(first_token, live, first_row, u + RUNS, thread); }
+    if (READ_AHEAD) { items = fetch(at, u + RUNS, item); }
     if (RUNS == SLICES) {
       sums = add_run(sums, first_run, x, t);
     } else {

@@ -1,6 +1,6 @@
 // sample_merge: one token a row from what sample_split found; see reference/sampling.py for what is kept
 //
-// logits, sequence_index, positions, settings, count, penalty_state, slices, run_max: as in sample_split
+// logits, sequence_index, positions, settings, count, penalty_state, logit_bias, masks, slices, run_max: as in sample_split
 // out_tokens [rows] i32, out: the token, -1 for rows that do not sample
 // last_tokens [max_sequences] u32, out
 // grid    (rows, 1, 1); one workgroup a row
@@ -17,13 +17,16 @@ struct Params { vocab_size: u32, num_slices: u32, ring: u32 }
 @group(0) @binding(2) var<storage, read> positions: array<i32>;
 @group(0) @binding(3) var<storage, read> settings: array<Settings>;
 @group(0) @binding(4) var<storage, read> count: array<u32>;
-@group(0) @binding(6) var<storage, read> slices: array<vec4<f32>>;
-@group(0) @binding(7) var<storage, read> run_max: array<f32>;
-@group(0) @binding(8) var<storage, read_write> out_tokens: array<i32>;
-@group(0) @binding(9) var<storage, read_write> last_tokens: array<u32>;
-@group(0) @binding(10) var<uniform> params: Params;
+@group(0) @binding(8) var<storage, read> slices: array<vec4<f32>>;
+@group(0) @binding(9) var<storage, read> run_max: array<f32>;
+@group(0) @binding(10) var<storage, read_write> out_tokens: array<i32>;
+@group(0) @binding(11) var<storage, read_write> last_tokens: array<u32>;
+@group(0) @binding(12) var<uniform> params: Params;
 #include "include/sampling.wgsl"
 #include "include/${penalties}.wgsl"
+#include "include/${logit_bias}.wgsl"
+#include "include/${mask}.wgsl"
+#include "include/adjusted.wgsl"
 #include "include/${reduce}.wgsl"
 
 const DRAW_SPAN = 26.0; // -log(exponential) lies between -2.9 and 22.9: less likely tokens cannot win
@@ -38,7 +41,7 @@ struct Row { row: u32, sequence: u32, key: u32, largest: f32, gathered: bool, nu
 struct Found { count: u32, mass: f32, token: u32, logit: f32 } // mass in units of the largest token's; the winner
 
 fn logit_of(r: Row, s: Settings, token: u32) -> f32 {
-  return penalized(logits[r.row * params.vocab_size + token], s, r.sequence, token);
+  return adjusted(logits[r.row * params.vocab_size + token], s, r.row, r.sequence, token);
 }
 
 // Tokens whose logit is at least `least` (an ordered key): how many, their mass, the draw's winner among them.
@@ -158,6 +161,7 @@ fn draw_filtered(row: Row, s: Settings, all_mass: f32, lane: u32) -> u32 {
   }
   if (s.top_k == 0u || !by_mass) { bound = max(bound, least); }
   if (s.top_k == 0u && !by_mass) { bound = max(bound, ordered(r.largest - DRAW_SPAN * s.temperature)); }
+  bound = max(bound, ordered(NEG_LARGE) + 1u); // what a mask forbids
   r.gathered = gather(r, s, bound, lane);
   r.num_entries = select(params.vocab_size, atomicLoad(&num_kept), r.gathered);
 

@@ -2,23 +2,26 @@
 //
 // logits  [rows, vocab_size] f32     sequence_index [rows] i32, negative: no sample     positions [rows] i32
 // settings [max_sequences] Settings  count [1] u32: rows from it on are not touched
-// penalty_state (with penalties only; read)
+// penalty_state, logit_bias, masks: where a row has some; read
 // slices  [rows, num_slices] vec4, out: max, sum of exp((logit - max) / temperature) (if top-p needs it),
 //         best score times temperature and its token (unless needs_merge)
 // run_max [rows, num_slices * RUNS] f32, out: max of each run, by which sample_merge finds the top-k
 // grid    (num_slices, rows, 1); WG = RUNS lanes, each a run
-// Logits are taken after penalties everywhere.
+// Logits are taken as adjusted.wgsl gives them everywhere. Of tokens that a mask forbids NEG_LARGE is taken, which wins nothing.
 struct Params { vocab_size: u32, num_slices: u32, ring: u32 }
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
 @group(0) @binding(1) var<storage, read> sequence_index: array<i32>;
 @group(0) @binding(2) var<storage, read> positions: array<i32>;
 @group(0) @binding(3) var<storage, read> settings: array<Settings>;
 @group(0) @binding(4) var<storage, read> count: array<u32>;
-@group(0) @binding(6) var<storage, read_write> slices: array<vec4<f32>>;
-@group(0) @binding(7) var<storage, read_write> run_max: array<f32>;
-@group(0) @binding(8) var<uniform> params: Params;
+@group(0) @binding(8) var<storage, read_write> slices: array<vec4<f32>>;
+@group(0) @binding(9) var<storage, read_write> run_max: array<f32>;
+@group(0) @binding(10) var<uniform> params: Params;
 #include "include/sampling.wgsl"
 #include "include/${penalties}.wgsl"
+#include "include/${logit_bias}.wgsl"
+#include "include/${mask}.wgsl"
+#include "include/adjusted.wgsl"
 #include "include/${reduce}.wgsl"
 
 struct Best { most: f32, score: f32, token: u32 }
@@ -55,14 +58,14 @@ fn sample_split(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
   for (var token = first; token < end; token += 8u * RUNS) {
     let t = min(vec4<u32>(token) + vec4<u32>(0u, 1u, 2u, 3u) * RUNS, vec4<u32>(end - 1u));
     let u = min(vec4<u32>(token) + vec4<u32>(4u, 5u, 6u, 7u) * RUNS, vec4<u32>(end - 1u));
-    let l0 = penalized(logits[row_start + t.x], s, sequence, t.x);
-    let l1 = penalized(logits[row_start + t.y], s, sequence, t.y);
-    let l2 = penalized(logits[row_start + t.z], s, sequence, t.z);
-    let l3 = penalized(logits[row_start + t.w], s, sequence, t.w);
-    let l4 = penalized(logits[row_start + u.x], s, sequence, u.x);
-    let l5 = penalized(logits[row_start + u.y], s, sequence, u.y);
-    let l6 = penalized(logits[row_start + u.z], s, sequence, u.z);
-    let l7 = penalized(logits[row_start + u.w], s, sequence, u.w);
+    let l0 = adjusted(logits[row_start + t.x], s, row, sequence, t.x);
+    let l1 = adjusted(logits[row_start + t.y], s, row, sequence, t.y);
+    let l2 = adjusted(logits[row_start + t.z], s, row, sequence, t.z);
+    let l3 = adjusted(logits[row_start + t.w], s, row, sequence, t.w);
+    let l4 = adjusted(logits[row_start + u.x], s, row, sequence, u.x);
+    let l5 = adjusted(logits[row_start + u.y], s, row, sequence, u.y);
+    let l6 = adjusted(logits[row_start + u.z], s, row, sequence, u.z);
+    let l7 = adjusted(logits[row_start + u.w], s, row, sequence, u.w);
     b = taking(b, l0, token, end, s, key, draws);
     b = taking(b, l1, token + RUNS, end, s, key, draws);
     b = taking(b, l2, token + 2u * RUNS, end, s, key, draws);
@@ -78,7 +81,7 @@ fn sample_split(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
   var sum = 0.0;
   if (s.top_p < 1.0 && s.top_k == 0u) {
     for (var token = first; token < end; token += RUNS) {
-      let logit = penalized(logits[row_start + token], s, sequence, token);
+      let logit = adjusted(logits[row_start + token], s, row, sequence, token);
       sum += exp((logit - slice_max) / s.temperature);
     }
   }

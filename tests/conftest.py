@@ -40,6 +40,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OLLAMA_HOST", "OLLAMA_ORIGINS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("EMBERD_PLACES", "none")
+    monkeypatch.setenv("EMBERD_TUNE", "0")  # the tests of tuning say otherwise
     monkeypatch.setenv("EMBERD_MODELS_DIR", str(tmp_path / "models"))
     monkeypatch.setenv("EMBERD_CACHE_DIR", str(tmp_path / "cache"))
 

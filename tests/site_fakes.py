@@ -94,6 +94,9 @@ class FakeWorker:
                     "length" if finished else None,
                     prompt_logprobs=tuple(told),
                 )
+            if params.max_tokens == 0 and not finished:
+                finished = True
+                yield SequenceUpdate(request.request_id, (), "length")
             while not finished:
                 await asyncio.sleep(self.delay)
                 if not self.alive:

@@ -8,14 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from emberd.config import (
-    Config,
-    keep_alive_seconds,
-    parse_duration,
-    parse_size,
-    settings,
-)
+from emberd.config import Config, settings
 from emberd.errors import ConfigError
+from emberd.values import keep_alive_seconds, parse_duration, parse_size
 
 
 def test_defaults_need_no_environment() -> None:

@@ -14,14 +14,7 @@ from emberd import __version__
 from emberd.cli.app import app as cli
 from emberd.cli.settings import flag_of
 from emberd.config import settings
-from emberd.gateway import root
-from emberd.gateway.anthropic import routes as anthropic
-from emberd.gateway.ollama import embeddings as ollama_embeddings
-from emberd.gateway.ollama import routes as ollama
-from emberd.gateway.openai import completions as openai_completions
-from emberd.gateway.openai import embeddings as openai_embeddings
-from emberd.gateway.openai import routes as openai
-from emberd.gateway.openai.responses import routes as responses
+from emberd.gateway.app import MODULES
 from emberd.gguf.dequant import QUANT_TYPES
 from emberd.gguf.encoder import ENCODER_ARCHITECTURES
 from emberd.gguf.spec import _ARCHITECTURES
@@ -93,11 +86,9 @@ def test_every_variable_in_the_code_is_documented() -> None:
 
 
 def test_every_route_is_documented() -> None:
-    modules = [root, openai, openai_completions, openai_embeddings, responses]
-    modules += [ollama, ollama_embeddings, anthropic]
     found = {
         (method, re.sub(r":\w+}", "}", route.path))
-        for module in modules
+        for module in MODULES
         for route in module.router.routes
         if isinstance(route, APIRoute)
         for method in route.methods

@@ -16,6 +16,7 @@ struct Settings {
   presence: f32,
   frequency: f32,
   window: i32, // 0: no penalties, -1: all tokens count
+  biased: u32, // whether logit_bias holds a row of this sequence
 }
 
 // Rows whose token sample_split cannot settle: with a filter, or so cold that scores need the largest logit taken

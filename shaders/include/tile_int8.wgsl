@@ -1,4 +1,4 @@
-// The tile of matmul for quant types: a word is 16 int8 columns, an item of weights a unit.
+// The tile of matmul for quant types: a word is 16 int8 columns, two runs of weights are two units.
 //
 // x_q [tokens, units * 32] int8, 4 a word     x_scales [tokens, units] (scale, scale * sum of 16) of two chunks
 // The words of a run share an activation scale: they are the halves of a unit, or where those are not neighbours, the
@@ -7,59 +7,102 @@
 @group(0) @binding(3) var<storage, read> x_scales: array<vec4<f32>>;
 alias Word = vec4<u32>;
 const SMALL_ITEMS = SCALE_GROUP == 32u;
+// Two units of a type with few scales share their decoding; else a lane has one where that gives all lanes the same.
+const W_UNITS = select(2u, 1u, SCALE_GROUP == 16u && TILE_ROWS * RUNS == WG);
 const HAS_MORE = HAS_MINIMUM || SCALE_GROUP == 16u;
 var<workgroup> x_scale: array<vec4<f32>, RUNS * X_STRIDE>;
 var<workgroup> x_sum: array<vec4<f32>, select(1u, RUNS * X_STRIDE, HAS_MINIMUM)>;  // times scale
 var<workgroup> w_scale: array<vec4<f32>, RUNS * W_STRIDE>;
 var<workgroup> w_more: array<vec4<f32>, select(1u, RUNS * W_STRIDE, HAS_MORE)>;  // minimum, or the second word's scale
 
-struct XItem { q: vec4<u32>, scales: vec4<f32> }
-alias WItem = Packed;
+struct XScales { a: vec4<f32>, b: vec4<f32> }
+struct WItem { a: Packed, b: Packed }
 
-fn fetch_x_word(token: u32, inside: bool, first_unit: u32, word: u32) -> XItem {
+// The half of unit u that is chunk y of it, or chunk x.
+fn chunk_of(u: u32, second: bool) -> u32 { return select(unit_chunks(u).x, unit_chunks(u).y, second); }
+
+fn fetch_word(token: u32, first_unit: u32, word: u32) -> Word {
   let u = first_unit + select(word >> 1u, (word >> 2u) * 2u + (word & 1u), SPLIT_HALVES);
-  let second = select(word, word >> 1u, SPLIT_HALVES) & 1u;
-  var item: XItem;
-  if (inside && u < params.units) {
-    let chunk = token * params.units * 2u + select(unit_chunks(u).x, unit_chunks(u).y, second == 1u);
-    item.q = x_q[chunk];
-    if ((word & 1u) == 0u) { item.scales = x_scales[chunk >> 1u]; }
-  }
-  return item;
+  let second = (select(word, word >> 1u, SPLIT_HALVES) & 1u) == 1u;
+  var found: Word;
+  if (!RAGGED || u < params.units) { found = x_q[token * params.units * 2u + chunk_of(u, second)]; }
+  return found;
 }
 
-fn put_x_word(item: XItem, cell: u32, n: u32, word: u32) {
-  tile_x[cell][2u * n + word] = item.q;
+// Of the two runs of units u and u + 1.
+fn fetch_scales(token: u32, u: u32) -> XScales {
+  let i = token * params.units;
+  var scales: XScales;
+  if (!RAGGED || u < params.units) { scales.a = x_scales[i + (chunk_of(u, false) >> 1u)]; }
+  if (!RAGGED || u + 1u < params.units) {
+    scales.b = x_scales[i + select(u + 1u, chunk_of(u, true) >> 1u, SPLIT_HALVES)];
+  }
+  return scales;
+}
+
+fn put_scales(scales: XScales, cell: u32, n: u32) {
+  x_scale[cell][n] = scales.a.x;
+  x_scale[cell + X_STRIDE][n] = scales.b.x;
+  if (HAS_MINIMUM) {
+    x_sum[cell][n] = scales.a.y + scales.a.w;
+    x_sum[cell + X_STRIDE][n] = scales.b.y + scales.b.w;
+  }
+}
+
+fn fetch_weights(row: u32, u: u32) -> WItem {
+  let i = row * params.units + u;
+  var pair: WItem;
+  if (!RAGGED || u < params.units) { pair.a = fetch_unit(i); }
+  if (W_UNITS == 2u && (!RAGGED || u + 1u < params.units)) { pair.b = fetch_unit(i + 1u); }
+  return pair;
+}
+
+// One unit of a type with SPLIT_HALVES and a scale for each half: it is the same word of two runs.
+fn put_unit(item: Packed, i: u32, word: u32, cell: u32, n: u32) {
+  let unit = unpack_unit(item, i);
+  let next = cell + W_STRIDE;
+  tile_w[2u * n + word][cell] = unit.lo;
+  tile_w[2u * n + word][next] = unit.hi;
   if (word == 0u) {
-    x_scale[cell][n] = item.scales.x;
-    if (HAS_MINIMUM) { x_sum[cell][n] = item.scales.y + item.scales.w; }
+    w_scale[cell][n] = unit.scale.x;
+    w_scale[next][n] = unit.scale.y;
+  } else if (HAS_MORE) {
+    w_more[cell][n] = unit.scale.x;
+    w_more[next][n] = unit.scale.y;
   }
 }
 
-fn fetch_weights(i: u32) -> WItem { return fetch_unit(i); }
-
-// Unit u of the tile, unit i of the matrix.
-fn put_weights(item: WItem, i: u32, u: u32, x: u32, n: u32) {
-  let w = unpack_unit(item, i);
-  let cell = u * W_STRIDE + x;
-  if (!SPLIT_HALVES) {
-    tile_w[cell][2u * n] = w.lo;
-    tile_w[cell][2u * n + 1u] = w.hi;
-    w_scale[cell][n] = w.scale.x;
-    if (HAS_MINIMUM) { w_more[cell][n] = w.minimum.x; }
+// Units u and u + 1 of a row, the first of which goes to `cell`.
+fn put_weights(pair: WItem, row: u32, u: u32, cell: u32, n: u32) {
+  let i = row * params.units + u;
+  if (W_UNITS == 1u) {
+    put_unit(pair.a, i, u & 1u, cell - (u & 1u) * W_STRIDE, n);
     return;
   }
-  let word = u & 1u;
-  let first = cell - word * W_STRIDE;
-  tile_w[first][2u * n + word] = w.lo;
-  tile_w[first + W_STRIDE][2u * n + word] = w.hi;
-  if (word == 0u) {
-    w_scale[first][n] = w.scale.x;
-    w_scale[first + W_STRIDE][n] = w.scale.y;
-  } else if (HAS_MORE) {
-    let more = select(w.minimum, w.scale, SCALE_GROUP == 16u);
-    w_more[first][n] = more.x;
-    w_more[first + W_STRIDE][n] = more.y;
+  let a = unpack_unit(pair.a, i);
+  let b = unpack_unit(pair.b, i + 1u);
+  let next = cell + W_STRIDE;
+  tile_w[2u * n][cell] = a.lo;
+  tile_w[2u * n + 1u][next] = b.hi;
+  if (SPLIT_HALVES) {
+    tile_w[2u * n + 1u][cell] = b.lo;
+    tile_w[2u * n][next] = a.hi;
+    w_scale[cell][n] = a.scale.x;
+    w_scale[next][n] = a.scale.y;
+    let more = select(a.minimum, b.scale, SCALE_GROUP == 16u);
+    if (HAS_MORE) {
+      w_more[cell][n] = more.x;
+      w_more[next][n] = more.y;
+    }
+    return;
+  }
+  tile_w[2u * n + 1u][cell] = a.hi;
+  tile_w[2u * n][next] = b.lo;
+  w_scale[cell][n] = a.scale.x;
+  w_scale[next][n] = b.scale.x;
+  if (HAS_MINIMUM) {
+    w_more[cell][n] = a.minimum.x;
+    w_more[next][n] = b.minimum.x;
   }
 }
 
@@ -74,8 +117,8 @@ fn read_weights(cell: u32) -> Weights {
   var more: vec4<f32>;
   if (HAS_MORE) { more = w_more[cell]; }
   return Weights(
-    tile_w[cell][0], tile_w[cell][1], tile_w[cell][2], tile_w[cell][3],
-    tile_w[cell][4], tile_w[cell][5], tile_w[cell][6], tile_w[cell][7], w_scale[cell], more);
+    tile_w[0][cell], tile_w[1][cell], tile_w[2][cell], tile_w[3][cell],
+    tile_w[4][cell], tile_w[5][cell], tile_w[6][cell], tile_w[7][cell], w_scale[cell], more);
 }
 
 // Sums start at the bits of the float 1.5 * 2^23 and stay within 2^22 of it. There neighbouring floats are 1 apart, so
@@ -108,8 +151,8 @@ fn add_cell(sums: mat4x4<f32>, w: Weights, cell: u32) -> mat4x4<f32> {
   var sum: vec4<f32>;
   if (HAS_MINIMUM) { sum = x_sum[cell]; }
   return mat4x4<f32>(
-    add_token(sums[0], w, tile_x[cell][0], tile_x[cell][1], scale.x, sum.x),
-    add_token(sums[1], w, tile_x[cell][2], tile_x[cell][3], scale.y, sum.y),
-    add_token(sums[2], w, tile_x[cell][4], tile_x[cell][5], scale.z, sum.z),
-    add_token(sums[3], w, tile_x[cell][6], tile_x[cell][7], scale.w, sum.w));
+    add_token(sums[0], w, tile_x[0][cell], tile_x[1][cell], scale.x, sum.x),
+    add_token(sums[1], w, tile_x[2][cell], tile_x[3][cell], scale.y, sum.y),
+    add_token(sums[2], w, tile_x[4][cell], tile_x[5][cell], scale.z, sum.z),
+    add_token(sums[3], w, tile_x[6][cell], tile_x[7][cell], scale.w, sum.w));
 }

@@ -8,6 +8,7 @@ EmberdError
 ├── NotSupportedError        known to the protocol, not to this build or model          501
 ├── ModelFileError           a file that is damaged, hostile or not supported           400
 ├── ModelLoadError           the file is fine, loading it failed                        500
+├── DownloadError            a registry, hub or disk that fails in a pull                502
 ├── OverloadedError          the daemon is leaving; retry later                         503
 │   └── QueueFullError       as many sequences run and wait as may      429, 503 or 529, by API
 ├── WorkerDiedError          the worker process ended under a running request           500
@@ -94,6 +95,10 @@ class ModelFileError(EmberdError):
 
 class ModelLoadError(EmberdError):
     """Loading failed for a reason outside the file: memory, device, worker."""
+
+
+class DownloadError(EmberdError):
+    """A registry or hub that cannot be reached or sends what it should not, or a disk without room for it."""
 
 
 class OverloadedError(EmberdError):

@@ -102,3 +102,29 @@ def test_ollama(qwen: Daemon, question: str, tool: str, fact: str) -> None:
         messages += [asked.message, *results, ASK]
         answer = client.chat("qwen", messages, **request)
     assert fact in (answer.message.content or ""), answer
+
+
+FILLED = [
+    ("import ", "\n\nprint(math.pi)\n", "math"),
+    ("import ", "\n\nprint(json.dumps(1))\n", "json"),
+]
+
+
+@pytest.mark.parametrize(("before", "behind", "middle"), FILLED)
+def test_openai_fills_in_the_middle(qwen: Daemon, before: str, behind: str, middle: str) -> None:
+    """Issue 4, 5: what stands between is made for what follows."""
+    with OpenAI(base_url=f"{qwen.url}/v1", api_key="none", max_retries=0) as client:
+        options: Any = {"model": "qwen", "temperature": 0, "max_tokens": 8, "stop": "\n"}
+        whole = client.completions.create(prompt=before, suffix=behind, **options).choices[0]
+        pieces = client.completions.create(prompt=before, suffix=behind, stream=True, **options)
+        assert "".join(piece.choices[0].text for piece in pieces) == whole.text
+    assert (whole.text, whole.finish_reason) == (middle, "stop")
+
+
+@pytest.mark.parametrize(("before", "behind", "middle"), FILLED)
+def test_ollama_fills_in_the_middle(qwen: Daemon, before: str, behind: str, middle: str) -> None:
+    with Client(host=qwen.url) as client:
+        assert "insert" in (client.show("qwen").capabilities or [])
+        options = {"temperature": 0, "num_predict": 8, "stop": ["\n"]}
+        reply = client.generate("qwen", before, suffix=behind, options=options)
+    assert (reply.response, reply.done_reason) == (middle, "stop")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from emberd.config import Config
+from pulling import NAME
+from registry_fakes import Registry, running_registry
 from site_fakes import Site, write_model
 from tiny_encoder import encoder_model
 
@@ -47,3 +49,17 @@ def embedding_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_model(folder / "both.gguf", metadata={"llama.pooling_type": 3})
     encoder_model(folder / "encoder.gguf")
     return folder
+
+
+@pytest.fixture
+def registry(tiny_model: Path) -> Iterator[Registry]:
+    """A registry with the tiny model, called `small`, and a recipe."""
+    with running_registry() as registry:
+        registry.add(NAME, tiny_model.read_bytes(), system="Be kind. ", params={"top_k": 3})
+        yield registry
+
+
+@pytest.fixture
+def pull_site(make_site: Callable[..., Site], registry: Registry, tmp_path: Path) -> Site:
+    """A site without models that pulls from the registry."""
+    return make_site(models_dir=tmp_path / "own", registries=(registry.url, "*"))

@@ -174,22 +174,6 @@ def test_unknown_routes_and_methods_answer_in_the_dialect_ht02(
         assert body["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("POST", "/api/pull"),
-        ("DELETE", "/api/delete"),
-        ("POST", "/api/copy"),
-        ("POST", "/api/create"),
-        ("POST", "/api/blobs/sha256:abc"),
-    ],
-)
-def test_what_is_not_built_yet_says_so(make_site: MakeSite, method: str, path: str) -> None:
-    response = send(make_site(), method, path, json={"model": "../../x"})
-    assert response.status_code == 501
-    assert "not supported by this build" in response.json()["error"]
-
-
 def test_every_answer_has_its_own_request_id_ht08(make_site: MakeSite) -> None:
     site = make_site()
     ids = [

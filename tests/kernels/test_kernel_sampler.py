@@ -15,7 +15,7 @@ from emberd.runtime import sampler as gpu
 from emberd.runtime.compose import shader_dir
 from emberd.runtime.device import Device, Tensor
 from emberd.runtime.kernel import Kernels, run_once
-from emberd.runtime.sampler import Sampler
+from emberd.runtime.sampler import Mode, Sampler
 
 pytestmark = pytest.mark.device
 
@@ -39,7 +39,7 @@ class Bench:
         self.states[index] = reference.SamplerState.start(params, history, self.vocab_size)
 
     def sample(
-        self, logits: F32, places: Sequence[int], positions: Sequence[int], mode: gpu.Mode
+        self, logits: F32, places: Sequence[int], positions: Sequence[int], mode: Mode
     ) -> NDArray[np.int32]:
         """The GPU's tokens; poison stands in the outputs before."""
         upload = self.device.upload
@@ -60,7 +60,7 @@ class Bench:
     def check(self, logits: F32, places: Sequence[int], positions: Sequence[int]) -> None:
         """Both samplers agree on every row, then count the token."""
         penalized = any(self.states[place].counts is not None for place in places)
-        tokens = self.sample(logits, places, positions, "penalties" if penalized else "plain")
+        tokens = self.sample(logits, places, positions, Mode.PENALTIES if penalized else Mode.PLAIN)
         states = [self.states[place] for place in places]
         scores = [
             _scores(row, state, position)
@@ -215,7 +215,7 @@ def test_a_place_forgets_its_last_sequence(
     bench.admit(3, strong, [int(logits.argmax())])
     bench.check(logits, [3], [1])
     bench.admit(3, strong, [])
-    assert bench.sample(logits, [3], [1], "penalties")[0] == logits.argmax()
+    assert bench.sample(logits, [3], [1], Mode.PENALTIES)[0] == logits.argmax()
 
 
 def test_mode_follows_the_sampled_rows(device: Device, kernels: Kernels) -> None:
@@ -226,13 +226,15 @@ def test_mode_follows_the_sampled_rows(device: Device, kernels: Kernels) -> None
     bench.admit(1, SamplingParams(frequency_penalty=0.5))
     bench.admit(2, SamplingParams(frequency_penalty=0.5, penalty_window=0))
 
-    def mode(*indices: int, sample: bool = True) -> str:
+    def mode(*indices: int, sample: bool = True) -> Mode:
         rows = [Row(index, [1], 0, [index], sample) for index in indices]
         return bench.sampler.mode_for(make_batch(rows, 16))
 
-    assert mode(0, 2) == "plain"
-    assert mode(0, 1) == "penalties"
-    assert mode(1, sample=False) == "plain"
+    assert mode(0, 2) == Mode.PLAIN
+    assert mode(0, 1) == Mode.PENALTIES
+    assert mode(1, sample=False) == Mode.PLAIN
+    bench.admit(2, SamplingParams(num_logprobs=0, logit_bias=((1, 2.0),)))
+    assert mode(0, 1, 2) == Mode.PENALTIES | Mode.BIAS | Mode.LOGPROBS
 
 
 def test_rows_that_do_not_sample_are_marked_and_change_nothing(
@@ -252,7 +254,7 @@ def test_rows_that_do_not_sample_are_marked_and_change_nothing(
         out,
         device.upload(np.array([3], np.uint32)),
         rows=4,
-        mode="plain",
+        mode=Mode.PLAIN,
     )
     run_once(device, dispatches)
     tokens = device.read(out)
@@ -278,7 +280,7 @@ def test_zero_means_greedy_or_off(device: Device, kernels: Kernels) -> None:
                 params = SamplingParams(seed=start + place + 1, **chosen)  # type: ignore[arg-type]
                 bench.admit(place, params)
             rows = np.tile(logits, (ROWS, 1))
-            tokens = bench.sample(rows, range(ROWS), [9] * ROWS, "plain")
+            tokens = bench.sample(rows, range(ROWS), [9] * ROWS, Mode.PLAIN)
             np.add.at(found, tokens, 1)
         return found[[100, 101, 102]].tolist()
 
@@ -301,14 +303,14 @@ def test_a_rows_token_depends_on_seed_and_position_alone(
     logits = rng.standard_normal((8, 3000), np.float32)
     mine = SamplingParams(seed=42, temperature=0.8, top_p=0.9)
     bench.admit(0, mine)
-    alone = [bench.sample(logits[:1], [0], [position], "plain")[0] for position in range(20)]
+    alone = [bench.sample(logits[:1], [0], [position], Mode.PLAIN)[0] for position in range(20)]
     for place in range(1, 8):
         bench.admit(place, SamplingParams(seed=place))
     beside = []
     for position in range(20):
         order = rng.permutation(8)
         positions = [position if place == 0 else 77 for place in order]
-        tokens = bench.sample(logits[order], order.tolist(), positions, "plain")
+        tokens = bench.sample(logits[order], order.tolist(), positions, Mode.PLAIN)
         beside.append(tokens[int(np.flatnonzero(order == 0)[0])])
     assert alone == beside
     assert len(set(alone)) > 10
@@ -323,7 +325,7 @@ def test_the_hash_is_the_reference_samplers_bit_for_bit(device: Device, kernels:
         bench.admit(place, SamplingParams(seed=seed))
     logits = np.zeros((len(seeds), vocab_size), np.float32)
     tokens: Tensor | NDArray[np.int32] = bench.sample(
-        logits, range(len(seeds)), [2**31 - 1] * len(seeds), "plain"
+        logits, range(len(seeds)), [2**31 - 1] * len(seeds), Mode.PLAIN
     )
     ids = np.arange(vocab_size, dtype=np.uint32)
     expected = [int(np.argmin(reference.exponentials(seed, 2**31 - 1, ids))) for seed in seeds]

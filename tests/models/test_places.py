@@ -209,17 +209,15 @@ def test_a_name_that_two_places_give_means_the_first(
     assert store.find("library/same").source == "ollama"
 
 
-def test_nothing_of_other_programs_is_deleted_or_replaced(
+def test_nothing_of_other_programs_is_deleted(
     store: ModelStore, home: Path, small: Path, put: Callable[..., Path]
 ) -> None:
     write_store(home / ".ollama" / "models", f"{LIBRARY}/theirs/latest", small.read_bytes())
-    mine = put("models", "mine.gguf")
+    put("models", "mine.gguf")
     before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
     for name in ("theirs", "mine"):
         with pytest.raises(BadRequestError, match="only reads"):
             store.delete(name)
-        with pytest.raises(BadRequestError, match="only reads"):
-            store.keep(name, mine)
     with pytest.raises(ModelNotFoundError):
         store.delete("nobody")
     assert before == {path: path.stat().st_mtime_ns for path in home.rglob("*")}

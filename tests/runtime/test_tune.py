@@ -272,11 +272,19 @@ def test_when_nothing_is_measured(
     setting: str,
     kept: bool,
 ) -> None:
-    """Only where it is asked for."""
+    """On a software device only where it is asked for."""
     monkeypatch.setenv("EMBERD_TUNE", setting)
     clock = FakeClock({(2, 8): 0.5})
     table = tuned(tuned_kernels, weights, clock, tmp_path)
     assert (clock.calls == 0) == kept == (table == default_table(tuned_kernels.device))
+
+
+@pytest.mark.parametrize(("setting", "wanted"), [("0", False), ("", True), ("1", True)])
+def test_a_real_gpu_is_measured_unless_told_not_to(
+    device: Device, monkeypatch: pytest.MonkeyPatch, setting: str, wanted: bool
+) -> None:
+    monkeypatch.setenv("EMBERD_TUNE", setting)
+    assert tune.is_wanted(dataclasses.replace(device.info, kind="DiscreteGPU")) == wanted
 
 
 def test_tiles_of_matmul_are_measured_too(tuned_kernels: Kernels, weights: ModelWeights) -> None:

@@ -15,6 +15,7 @@ from ..errors import EmberdError
 from .bench import bench
 from .chat import run
 from .devices import devices
+from .library import cp, create, pull, rm
 from .models import list_models, ps, show, stop
 from .serve import serve
 from .verify import verify
@@ -66,6 +67,14 @@ app.command(
         "emberd run smollm2 < question.txt",
     )
 )(run)
+app.command(
+    epilog=_examples(
+        "emberd pull hf.co/bartowski/SmolLM2-135M-Instruct-GGUF",
+        "emberd pull bartowski/SmolLM2-135M-Instruct-GGUF:Q8_0",
+        "emberd pull qwen2.5:0.5b",
+        "emberd pull mine --url https://example.com/my-model.gguf",
+    )
+)(pull)
 app.command("list", epilog=_examples("emberd list", "emberd list --json"))(list_models)
 app.command(epilog=_examples("emberd ps", "emberd ps --json"))(ps)
 app.command(
@@ -76,6 +85,9 @@ app.command(
     )
 )(show)
 app.command(epilog=_examples("emberd stop smollm2"))(stop)
+app.command(epilog=_examples("emberd create mario -f ./Modelfile"))(create)
+app.command(epilog=_examples("emberd cp smollm2 my-model"))(cp)
+app.command(epilog=_examples("emberd rm my-model"))(rm)
 app.command(
     epilog=_examples("emberd devices", "emberd devices --device gpu", "emberd devices --json")
 )(devices)

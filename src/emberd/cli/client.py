@@ -67,13 +67,16 @@ class Daemon:
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         return self._json("POST", path, body)
 
+    def delete(self, path: str, body: dict[str, Any]) -> None:
+        self._json("DELETE", path, body)
+
     def _json(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
         try:
             reply = self._http.request(method, path, json=body)
         except httpx.HTTPError as error:
             raise self._lost(error) from error
         _check(reply)
-        value: dict[str, Any] = reply.json()
+        value: dict[str, Any] = reply.json() if reply.content else {}
         return value
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -33,6 +33,7 @@ ROUTES: dict[str, tuple[str, ...]] = {
         "POST /api/embeddings",
         "POST /tokenize",
         "POST /detokenize",
+        "POST /apply-template",
         "POST /infill",
     ),
     "list": (

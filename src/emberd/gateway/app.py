@@ -19,10 +19,13 @@ from .. import __version__
 from ..config import Config
 from ..errors import EmberdError
 from ..models.manager import ModelManager
-from . import errors
+from . import errors, root
 from .anthropic import routes as anthropic
 from .edge import Edge
+from .llama import infill as llama_infill
+from .llama import routes as llama
 from .ollama import embeddings as ollama_embeddings
+from .ollama import library as ollama_library
 from .ollama import routes as ollama
 from .openai import completions as openai_completions
 from .openai import embeddings as openai_embeddings
@@ -30,8 +33,22 @@ from .openai import routes as openai
 from .openai.responses import routes as responses
 from .openai.responses.background import Background
 from .openai.responses.store import ResponseStore
-from .root import router as root
 from .service import Service
+
+MODULES = (
+    root,
+    openai,
+    openai_completions,
+    openai_embeddings,
+    responses,
+    llama,
+    llama_infill,
+    ollama,
+    ollama_embeddings,
+    ollama_library,
+    anthropic,
+)
+"""Everything that is served: each has a `router`, and `BODIES` that its routes read themselves."""
 
 _KEYS = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -53,6 +70,7 @@ def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = (
         try:
             yield
         finally:
+            await service.pulls.close()
             await manager.close()
 
     app = FastAPI(
@@ -66,17 +84,8 @@ def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = (
     app.state.service = service
     app.state.responses = ResponseStore(config.response_memory)
     app.state.background = Background()
-    for router in (
-        root,
-        openai.router,
-        openai_completions.router,
-        openai_embeddings.router,
-        responses.router,
-        ollama.router,
-        ollama_embeddings.router,
-        anthropic.router,
-    ):
-        app.include_router(router)
+    for module in MODULES:
+        app.include_router(module.router)
     for kind in (EmberdError, HTTPException, ClientDisconnect):
         app.add_exception_handler(kind, errors.handle)
     app.add_middleware(Edge, service=service, keys=config.keys())
@@ -88,9 +97,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     """The document, with the schemas of the bodies that routes read themselves."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        schemas = [*openai.BODIES, *openai_completions.BODIES, *openai_embeddings.BODIES]
-        schemas += responses.BODIES
-        schemas += [*ollama.BODIES, *ollama_embeddings.BODIES, *anthropic.BODIES]
+        schemas = [schema for module in MODULES for schema in module.BODIES]
         bodies = [(schema, "validation") for schema in schemas]
         _, definitions = models_json_schema(
             bodies,  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from starlette.types import Scope
 from ..errors import (
     BadRequestError,
     ContextOverflowError,
+    DownloadError,
     EmberdError,
     ModelFileError,
     ModelNotFoundError,
@@ -72,6 +73,8 @@ def status_of(error: Exception, api: str = "openai") -> int:
             return 404
         case NotSupportedError():
             return 501 if error.param is None else 400  # a field is the caller's to leave out
+        case DownloadError():
+            return 502
         case QueueFullError():
             return _QUEUE_FULL[api]
         case OverloadedError():

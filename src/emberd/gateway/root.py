@@ -5,9 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
+from .body import Schema
 from .routing import service_of
 
 router = APIRouter()
+BODIES: tuple[type[Schema], ...] = ()
 
 
 @router.get("/", response_class=PlainTextResponse)

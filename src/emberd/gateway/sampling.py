@@ -35,6 +35,12 @@ class Sampling:
     num_logprobs: int | None = None
 
 
+def filled(chosen: Sampling, others: Sampling) -> Sampling:
+    """`chosen`, and where it is silent what `others` says."""
+    values = {name: getattr(chosen, name) for name in Sampling.__slots__}
+    return Sampling(**{n: getattr(others, n) if v is None else v for n, v in values.items()})
+
+
 def sampling_params(
     chosen: Sampling,
     hints: Mapping[str, float],

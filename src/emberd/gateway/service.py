@@ -17,8 +17,9 @@ from typing import Any
 from .. import logs
 from ..config import Config
 from ..errors import BadRequestError, ContextOverflowError, OverloadedError, QueueFullError
-from ..models.loaded import LoadedModel
+from ..models.loaded import LoadedModel, ModelText
 from ..models.manager import ModelManager
+from ..models.pull import Pulls
 from ..text.reply import PLAIN, ReplyFormat
 from .embeddings import Embedded, embed_all
 from .generate import Generation
@@ -60,6 +61,7 @@ class Service:
     def __init__(self, config: Config, manager: ModelManager) -> None:
         self.config = config
         self.manager = manager
+        self.pulls = Pulls(manager.store, config.registries)
         self.metrics = Metrics(manager.loaded, lambda: self.num_taken, config.queue_limit)
         manager.wrap = self.metrics.metered
         self.leaving = False
@@ -133,6 +135,13 @@ class Service:
                 work.cancel()
                 del self._embedding[work]
 
+    async def count(self, name: str, num_tokens: Callable[[ModelText, int], int]) -> int:
+        """What `num_tokens` counts (in a thread: it may block), given the text side of `name` and its context
+        length. Neither loads the model nor takes a place. Raises ModelNotFoundError and what it raises."""
+        text = await self.manager.text(name)
+        context_length = self.manager.context_length(await self.manager.find(name))
+        return await asyncio.to_thread(num_tokens, text, context_length)
+
     async def load(self, name: str, keep_alive: float | None) -> LoadedModel:
         """Load `name` and leave it loaded for its keep-alive time."""
         with self._starting():
@@ -143,6 +152,7 @@ class Service:
     async def drain(self, grace: float) -> None:
         """Take nothing new; wait for what runs, and after `grace` seconds end it with an error."""
         self.leaving = True
+        self.pulls.end()
         try:
             await asyncio.wait_for(self._idle.wait(), grace)
         except asyncio.TimeoutError:

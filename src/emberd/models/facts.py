@@ -20,11 +20,12 @@ from ..gguf.encoder import EncoderFile, Pooling, is_encoder, open_encoder, pooli
 from ..gguf.reader import GGUFFile
 from ..gguf.shards import model_files
 from ..gguf.spec import ModelFile, describe, open_model
+from ..text.fill import fill_tokens
 from ..text.reasoning import thinking_of
 
-Capability = Literal["completion", "tools", "thinking", "embedding"]
+Capability = Literal["completion", "tools", "insert", "thinking", "embedding"]
 
-_VERSION = 3  # part of the cache key: a change of ModelFacts makes older entries unknown
+_VERSION = 4  # part of the cache key: a change of ModelFacts makes older entries unknown
 _SAMPLE_BYTES = 64 * 1024
 _SAMPLES = 64
 _HINTS: dict[str, tuple[str, float, float]] = {  # field of SamplingParams: key, least, most
@@ -57,6 +58,7 @@ class ModelFacts:
         bool  # a chat template; with one, tools can be used, by a prompt of ours if need be
     )
     thinks: bool
+    fills: bool  # it has tokens to fill in the middle
     is_encoder: bool  # makes embeddings only
     pooling: Pooling | None  # how the file says embeddings are made; None: it is not for that
 
@@ -67,6 +69,7 @@ class ModelFacts:
         words: dict[Capability, bool] = {
             "completion": generates,
             "tools": generates and self.has_template,
+            "insert": generates and self.fills,
             "thinking": generates and self.thinks,
             "embedding": self.pooling is not None,
         }
@@ -140,6 +143,7 @@ def _read(path: Path) -> ModelFacts:
             embedding_length=model.spec.hidden_size,
             vocab_size=model.spec.vocab_size,
             has_template=isinstance(template, str),
+            fills=fill_tokens(model.file.metadata) is not None,
             thinks=isinstance(template, str) and thinking_of(template) is not None,
             is_encoder=isinstance(model, EncoderFile),
             pooling=pooling_of(model.file),

@@ -44,6 +44,11 @@ class Found:
     modified: float | None = None  # seconds; None: the file's own time
 
 
+def is_projector(file_name: str) -> bool:
+    """A file that turns images into embeddings for a model beside it."""
+    return "mmproj" in file_name.rpartition("/")[2].lower()
+
+
 def quant_label(file_name: str) -> str | None:
     """`Q4_K_M` from `name-q4_k_m.gguf` or `name.Q4_K_M-00001-of-00002.gguf`."""
     labels = _LABEL.findall(model_stem(Path(file_name)))
@@ -71,7 +76,7 @@ def by_label(files: Sequence[Path]) -> dict[str, Path]:
 
 def found_in_repository(owner_and_name: str, files: Sequence[Path], source: str) -> Iterator[Found]:
     """Models of one repository of the hub. Projectors of images belong to others and are no models."""
-    tags = by_label([path for path in files if not path.name.lower().startswith("mmproj")])
+    tags = by_label([path for path in files if not is_projector(path.name)])
     chosen = preferred(tags) if tags else None
     for tag, path in tags.items():
         meant = [tag, DEFAULT_TAG] if tag == chosen else [tag]

@@ -24,6 +24,7 @@ from ..protocol import (
     WorkerInfo,
 )
 from ..text.detokenize import Detokenizer
+from ..text.fill import FillTokens, fill_ids, fill_tokens
 from ..text.lengths import refuse_overlong
 from ..text.template import ChatTemplate, render_to_ids
 from ..text.tokenizer import Tokenizer
@@ -74,6 +75,7 @@ class ModelText:
     template: ChatTemplate
     sampling_hints: Mapping[str, float]  # fields of SamplingParams that the recipe or the file says
     recipe: Recipe = PLAIN
+    fill: FillTokens | None = None  # None: it cannot fill in the middle
 
     @classmethod
     def load(cls, path: Path, cache_dir: Path, recipe: Recipe = PLAIN) -> ModelText:
@@ -87,7 +89,7 @@ class ModelText:
                 raise ModelFileError(f"{path.name}: 'tokenizer.chat_template' is not text")
             template = ChatTemplate(recipe.template or source, tokenizer)
             hints = sampling_hints(metadata) | recipe.hints
-            return cls(tokenizer, template, hints, recipe)
+            return cls(tokenizer, template, hints, recipe, fill_tokens(metadata))
         finally:
             file.close()
 
@@ -118,6 +120,17 @@ class ModelText:
     def token_table(self) -> TokenTable:
         """The vocabulary for a worker that follows grammars. Blocks."""
         return self.tokenizer.token_table()
+
+    def known_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:
+        """`ids` as they are. Raises BadRequestError where one is no token of this model."""
+        size = self.tokenizer.vocab_size
+        for position, token_id in enumerate(ids):
+            if not 0 <= token_id < size:
+                raise BadRequestError(
+                    f"'{param}': {reprlib.repr(token_id)} at place {position} is no token; ids go from 0 to {size - 1}",
+                    param,
+                )
+        return tuple(ids)
 
     def plain_ids(self, text: str) -> list[int]:
         """Ids of text that goes on after a prompt, of which nothing is read as a control token."""
@@ -178,16 +191,24 @@ class LoadedModel:
         """Ids of a text to embed, between the tokens that the model wants around one. Blocks."""
         return self.tokenizer.encode(text, add_special=True, parse_special=True)
 
+    def fill_ids(
+        self,
+        before: str | Sequence[int],
+        behind: str,
+        param: str,
+        files: Sequence[tuple[str, str]] = (),
+    ) -> tuple[int, ...]:
+        """Ids of a prompt for what stands between two texts, of which `param` is the second. Blocks; raises
+        BadRequestError where the model has no tokens for that, ContextOverflowError as `raw_ids` does."""
+        if self.text.fill is None:
+            raise BadRequestError(f'"{self.name}" does not support insert', param)
+        texts = [before if isinstance(before, str) else "", behind, *(text for _, text in files)]
+        refuse_overlong(self.tokenizer, "".join(texts), self.context_length, param)
+        return tuple(fill_ids(self.tokenizer, self.text.fill, before, behind, files))
+
     def known_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:
-        """`ids` as they are. Raises BadRequestError where one is no token of this model."""
-        size = self.tokenizer.vocab_size
-        for position, token_id in enumerate(ids):
-            if not 0 <= token_id < size:
-                raise BadRequestError(
-                    f"'{param}': {reprlib.repr(token_id)} at place {position} is no token; ids go from 0 to {size - 1}",
-                    param,
-                )
-        return tuple(ids)
+        """Raises BadRequestError."""
+        return self.text.known_ids(ids, param)
 
     def detokenizer(self, shown: Collection[int] = ()) -> Detokenizer:
         """`shown`: control tokens whose names are text to the reader."""

@@ -81,6 +81,18 @@ class ModelManager:
                 raise
         return await asyncio.to_thread(self.store.find, target)
 
+    async def find_or_only(self, name: str | None) -> StoredModel:
+        """As `find`; without a name the one that `claude-...` would mean. Raises BadRequestError where that is
+        not clear."""
+        if name is not None:
+            return await self.find(name)
+        try:
+            return await self.find(await self._stand_in("any"))
+        except ModelNotFoundError:
+            raise BadRequestError(
+                "'model' is required: none was used yet, and there is not just one", "model"
+            ) from None
+
     async def text(self, name: str) -> ModelText:
         """The text side of the model called `name`. Starts no worker. Raises as `find` does."""
         stored = await self.find(name)

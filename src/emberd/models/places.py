@@ -65,11 +65,26 @@ def _lmstudio() -> Iterator[Found]:
 
 
 def _ollama() -> Iterator[Found]:
+    for folder in _ollama_folders():
+        yield from found_in_ollama(folder)
+
+
+def ollama_blob(digest: str, size: int) -> Path | None:
+    """The file with that content in Ollama's store, where it is whole."""
+    for folder in _ollama_folders():
+        path = folder / "blobs" / digest.replace(":", "-")
+        try:
+            if path.stat().st_size == size:
+                return path
+        except OSError:
+            continue
+    return None
+
+
+def _ollama_folders() -> list[Path]:
     given = os.environ.get("OLLAMA_MODELS", "").strip()
     of_the_service = Path("/usr/share/ollama/.ollama/models")
-    folders = [Path(given)] if given else [Path.home() / ".ollama" / "models", of_the_service]
-    for folder in folders:
-        yield from found_in_ollama(folder)
+    return [Path(given)] if given else [Path.home() / ".ollama" / "models", of_the_service]
 
 
 def _home() -> Iterator[Found]:

@@ -2,7 +2,7 @@
 
     pulled/models/NAME.json       what a name means: a file, and a recipe; written last, at once
     pulled/blobs/sha256-HEX       layers of a registry and uploads, whole and checked
-    pulled/files/HOST/OWNER/NAME  files of the hub under their own names
+    pulled/files/KEY/NAME         the parts of a split model under their own names
     *.part                        what is not whole yet
 
 Nothing outside this folder is ever changed. Blocks on the disk; may be called from any thread.
@@ -58,7 +58,8 @@ class PullFolder:
         return self.root.joinpath("files", *parts)
 
     def keep(self, name: str, path: Path, recipe: Recipe) -> None:
-        """From now on `name` (full, checked) means the file with the recipe."""
+        """From now on `name` (full, checked) means the file with the recipe. Raises EmberdError."""
+        before = self._read(name)
         inside = _inside(self.root, path)
         values = {
             "version": _VERSION,
@@ -67,20 +68,37 @@ class PullFolder:
             **({"recipe": recipe.to_json()} if recipe != PLAIN else {}),
         }
         write_whole(self._manifest(name), json.dumps(values, indent=1, ensure_ascii=False).encode())
-
-    def has(self, name: str) -> bool:
-        return self._manifest(name).is_file()
+        if before is not None and before.path != path:
+            self._prune(before)
 
     def remove(self, name: str) -> None:
-        """Forget `name`, and remove its files that lie in this folder and that no other name needs."""
-        manifest = self._manifest(name)
-        gone = _read_manifest(self.root, manifest, manifest.stat().st_mtime_ns)
-        manifest.unlink()
-        with suppress(ModelFileError):  # a part is missing: what there is of it stays
-            needed = {file for found in self.found() for file in model_files(found.path)}
-            for file in model_files(gone.path):
-                if _inside(self.root, file) and file not in needed:
-                    file.unlink(missing_ok=True)
+        """Forget `name`, and remove its files that lie in this folder and that no other name needs.
+
+        Raises EmberdError where the folder cannot be changed.
+        """
+        gone = self._read(name)
+        try:
+            self._manifest(name).unlink()
+            if gone is not None:
+                self._prune(gone)
+        except OSError as error:
+            raise EmberdError(f"the models folder cannot be changed: {error.strerror}") from None
+
+    def _prune(self, gone: Found) -> None:
+        needed = {file for found in self.found() for file in _files(found)}
+        for file in _files(gone):
+            if _inside(self.root, file) and file not in needed:
+                file.unlink(missing_ok=True)
+                if file.parent.parent == self.root / "files":
+                    with suppress(OSError):  # another part is still there
+                        file.parent.rmdir()
+
+    def _read(self, name: str) -> Found | None:
+        path = self._manifest(name)
+        try:
+            return _read_manifest(self.root, path, path.stat().st_mtime_ns)
+        except (OSError, ModelFileError):
+            return None
 
     def _manifest(self, name: str) -> Path:
         return self.root / "models" / f"{quote(name_key(name), safe='')}.json"
@@ -102,6 +120,13 @@ def write_whole(path: Path, data: bytes) -> None:
             with suppress(OSError):
                 os.unlink(temporary)
         raise EmberdError(f"the models folder cannot be written: {error.strerror}") from None
+
+
+def _files(found: Found) -> list[Path]:
+    try:
+        return model_files(found.path)
+    except ModelFileError:  # a part is missing
+        return [found.path]
 
 
 def _inside(folder: Path, path: Path) -> bool:

@@ -69,6 +69,18 @@ class Recipe:
     def digest(self) -> str:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
+    def over(self, base: Recipe) -> Recipe:
+        """What is said here, and where this is silent what `base` says. The parent is this one's."""
+        return Recipe(
+            system=self.system or base.system,
+            template=self.template or base.template,
+            go_template="" if self.template else base.go_template,
+            parameters=tuple((dict(base.parameters) | dict(self.parameters)).items()),
+            messages=self.messages or base.messages,
+            license=self.license or base.license,
+            parent=self.parent,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Plain values, without what is empty."""
         values = {key: value for key, value in dataclasses.asdict(self).items() if value}

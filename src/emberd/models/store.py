@@ -26,7 +26,7 @@ from ..text.reasoning import thinking_of
 from .facts import ModelFacts, file_marks, read_facts
 from .found import Found, found_in_folder, log_left_out
 from .names import check_name, check_new_name, full_name, name_key
-from .places import found_in_place
+from .places import found_in_place, ollama_blob
 from .pulled import PULLED, PullFolder
 from .recipe import PLAIN, Recipe
 
@@ -74,7 +74,7 @@ class ModelStore:
         self.models_dir = models_dir
         self.cache_dir = cache_dir
         self.pulled = PullFolder(models_dir)
-        self._places = places
+        self.places = places
         self._registered: dict[str, Path] = {}  # full name -> file
         self._facts: dict[tuple[Path, object], ModelFacts | ModelFileError] = {}
         self._lock = threading.Lock()
@@ -125,41 +125,52 @@ class ModelStore:
             return file.metadata
 
     def keep(self, name: str, path: Path, recipe: Recipe = PLAIN, param: str = "model") -> None:
-        """From now on `name` means that file with that recipe.
+        """From now on `name` means that file with that recipe, whatever files elsewhere are called so.
 
-        Raises BadRequestError for a name that cannot be given, and where it is that of a file which emberd only
-        reads.
+        Raises BadRequestError for a name that cannot be given.
         """
         name = check_new_name(name, param)
-        if not self.pulled.has(name):
-            self.refuse_foreign(name, param)
+        if name_key(name) in {name_key(known) for known in self._registered}:
+            raise BadRequestError(
+                f"'{param}': a file that was named at the daemon's start is called so", param
+            )
         self.pulled.keep(name, path, recipe)
         self._known = None
 
-    def refuse_foreign(self, name: str, param: str) -> None:
-        """Raises BadRequestError where a file that emberd only reads is called `name`."""
-        found = self._look().by_name.get(name_key(name))
-        if (
-            found is not None
-            and found.source != "pulled"
-            and name_key(found.name) == name_key(name)
-        ):
-            raise BadRequestError(
-                f"'{param}': a model of that name is there already, in a place that emberd only reads "
-                f"({_owner(found)})",
-                param,
-            )
+    def check_servable(self, name: str) -> None:
+        """Raises ModelFileError where what was kept as `name` cannot be served; it stays until it is deleted."""
+        try:
+            self.find(name)
+        except ModelFileError as error:
+            raise ModelFileError(
+                f"'{name}' is here and cannot be served: {error.message}; emberd rm '{name}' removes it"
+            ) from None
 
-    def delete(self, name: str) -> None:
-        """Forget what was pulled or created as `name`. Raises BadRequestError for files that emberd only reads."""
+    def blob(self, digest: str, size: int) -> Path:
+        """Where the blob is: in Ollama's store if that is a place and has it whole, else where it is to be kept."""
+        own = self.pulled.blob(digest)
+        if own.exists() or "ollama" not in self.places:
+            return own
+        return ollama_blob(digest, size) or own
+
+    def deletable(self, name: str) -> Found:
+        """What `name` means, if it was pulled or created. Raises BadRequestError for files that emberd only reads."""
         found = self._locate(check_name(name))
         if found.source != "pulled":
             raise BadRequestError(
                 f"model '{name}' is a file in a place that emberd only reads ({_owner(found)}); delete it there",
                 "model",
             )
-        self.pulled.remove(found.name)
+        return found
+
+    def delete(self, name: str) -> None:
+        """Forget what was pulled or created as `name`. Raises as `deletable`, and EmberdError."""
+        self.pulled.remove(self.deletable(name).name)
         self._known = None
+
+    def check_file(self, path: Path) -> None:
+        """Raises ModelFileError where the file cannot be served."""
+        self._read_facts(path, file_marks(path))
 
     def forget(self) -> None:
         """Look anew at the next question."""
@@ -187,7 +198,7 @@ class ModelStore:
         for found in found_in_folder(self.models_dir, "folder"):
             if found.path.relative_to(self.models_dir).parts[0] != PULLED:
                 yield found
-        for place in self._places:
+        for place in self.places:
             yield from found_in_place(place)
 
     def _describe(self, found: Found) -> StoredModel:

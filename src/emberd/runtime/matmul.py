@@ -38,7 +38,7 @@ class MatmulTile:
         assert self.lane_tokens in (4, 8) and self.tokens % self.lane_tokens == 0, self
         assert self.rows % LANE_ROWS == 0 and self.runs % 2 == 0, self
         assert self.runs == self.slices or self.runs % (2 * self.slices) == 0, self
-        # What a lane brings to the tile is written out in the kernel: four words of x, two units of weights.
+        # What a lane brings to the tile is written out in the kernel: four words of x, two runs of a weight row.
         assert self.tokens * 2 * self.runs <= 4 * self.workgroup, self
         assert self.rows * self.runs <= 2 * self.workgroup, self
 
@@ -49,8 +49,8 @@ class MatmulTile:
     @property
     def memory(self) -> int:
         """Bytes of workgroup memory, as `matmul.wgsl` lays it out for a type that needs all of it."""
-        cells = self.runs * (self.tokens // 4 + self.rows // 4 + 4)
-        return cells * (9 * 16 + 2 * 16) + 16 * (self.workgroup if self.slices > 1 else 1)
+        cells = self.runs * (self.tokens // 4 + self.rows // 4)
+        return cells * (8 * 16 + 2 * 16) + 16 * (self.workgroup if self.slices > 1 else 1)
 
     def fits(self, device: Device) -> bool:
         return (
@@ -88,10 +88,11 @@ class MatmulTable:
 
 MATMUL_TILES = (
     (128, MatmulTile(64, 64, 8)),
-    (96, MatmulTile(32, 64, 8, runs=4, slices=4, ahead=2)),
+    (96, MatmulTile(32, 64, 8, runs=4, slices=2, ahead=2)),
     (72, MatmulTile(32, 32, 4, runs=8, slices=8, ahead=2)),
-    (72, MatmulTile(32, 32, 4)),  # where a workgroup has little memory
-    (1, MatmulTile(32, 16, 4, runs=16, slices=8, ahead=1)),
+    (72, MatmulTile(32, 32, 4, runs=4, slices=4, ahead=2)),  # where a workgroup has little memory
+    (64, MatmulTile(32, 16, 4, runs=8, slices=8, ahead=2)),
+    (1, MatmulTile(16, 16, 4, runs=8, slices=8, ahead=2)),
 )
 """Measured on an H200, docs/performance.md; its 132 cores take one to four of these workgroups each."""
 
@@ -118,6 +119,7 @@ def tiled_matmul(
     assert isinstance(x, Tensor) or x.norm is None, "only matvec finishes a norm"
     inputs = (x,) if isinstance(x, Tensor) else (x.q, x.scales)
     tile = table.tile_for(weight, rows)
+    units = weight.cols // (32 if weight.is_quantized else 8)
     kernel = kernels.get(
         "matmul",
         {
@@ -131,6 +133,7 @@ def tiled_matmul(
         RUNS=tile.runs,
         SLICES=tile.slices,
         AHEAD=tile.ahead,
+        RAGGED=units % tile.runs != 0,
         WG=tile.workgroup,
         ACCUMULATE=accumulate,
     )
@@ -143,7 +146,7 @@ def tiled_matmul(
                 kernel,
                 [*part.tensors, *inputs, *([] if bias is None else [bias]), count, y],
                 (-(-row_tiles // folds), -(-rows // tile.tokens), folds),
-                units=weight.cols // (32 if weight.is_quantized else 8),
+                units=units,
                 num_rows=part.rows,
                 first_row=part.first_row,
                 column=column + part.first_row,

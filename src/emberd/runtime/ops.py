@@ -342,7 +342,8 @@ def attention_prefill(
     assert tile_size in (16, 32, 64), tile_size
     words = head_dim // _kv_dims(head_dim)
     value_keys = 64
-    while value_keys * words > 4 * (tile_size + 2 + 64 + 2):  # what the stage holds anyway
+    # What the stage holds anyway, and no lane brings more than four words.
+    while value_keys * words > min(4 * (tile_size + 2 + 64 + 2), 16 * tile_size):
         value_keys //= 2
     kernel = kernels.get(
         "attention_prefill",
@@ -356,7 +357,7 @@ def attention_prefill(
     return kernels.dispatch(
         kernel,
         tensors,
-        (max_tiles, num_heads, 1),
+        (num_heads, max_tiles, 1),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         block_size=block_size,

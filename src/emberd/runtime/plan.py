@@ -9,10 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..protocol import Batch
-from .device import Device
+from .device import Device, Tensor
 from .inputs import InputSizes, StepInputs
-from .replay import Recording, record
+from .kernel import Dispatch
+from .logprobs import COLUMNS, LogprobKernels
+from .replay import Recording, Words, record
 from .sampler import Mode, Sampler
 from .scratch import bucket, first_rows
 from .transformer import Shape, Transformer
@@ -37,6 +42,7 @@ class Plan:
     key: PlanKey
     inputs: StepInputs
     recording: Recording
+    sampling: Recording | None = None  # what is left for when the masks are there
 
 
 class Plans:
@@ -47,15 +53,22 @@ class Plans:
         device: Device,
         transformer: Transformer,
         sampler: Sampler,
+        logprobs: LogprobKernels,
         max_tokens: int,
         max_rows: int,
     ) -> None:
         self._device, self._transformer, self._sampler = device, transformer, sampler
+        self._logprobs = logprobs
         self._max_tokens, self._max_rows = max_tokens, max_rows
         sizes = InputSizes(max_tokens, max_rows, max_rows, self._num_tiles(max_tokens))
         words = StepInputs.words_needed(device, sizes)
         self._input_buffer: Any = device.empty((words,), "i32", "step inputs").buffer
-        self._out_tokens = device.empty((max_rows,), "i32", "sampled tokens")
+        align = max(16, device.limits["min-storage-buffer-offset-alignment"]) // 4
+        self._logprobs_at = (
+            -(-max_rows // align) * align
+        )  # in words of the output, behind the tokens
+        words = self._logprobs_at + max_rows * COLUMNS
+        self._output = device.empty((words,), "i32", "sampled tokens")
         self._made: dict[PlanKey, Plan] = {}
 
     def _num_tiles(self, tokens: int) -> int:
@@ -63,7 +76,12 @@ class Plans:
 
     @property
     def output_bytes(self) -> int:
-        return self._out_tokens.nbytes
+        return self._output.nbytes
+
+    def logprobs_of(self, output: Words, rows: int) -> NDArray[np.float32]:
+        """The rows of log-probabilities (rows, COLUMNS) in the output of a plan with logprobs."""
+        found = output[self._logprobs_at :].view(np.float32)
+        return found[: rows * COLUMNS].reshape(rows, COLUMNS)
 
     def key(self, batch: Batch, num_sampled: int, mode: Mode) -> PlanKey:
         """The smallest bucket that holds such a step."""
@@ -86,10 +104,10 @@ class Plans:
 
     def prepare(self) -> None:
         """Make the plans that nearly every user needs first: one sequence's prefill and decode."""
-        self.get(PlanKey(self._max_tokens, 0, 1, True, "plain"))
+        self.get(PlanKey(self._max_tokens, 0, 1, True, Mode.PLAIN))
         context = self._transformer.weights.spec.context_length
         for splits in {self._transformer.decode_splits(1, length) for length in (1, context)}:
-            self.get(PlanKey(1, 1, 1, False, "plain", splits))
+            self.get(PlanKey(1, 1, 1, False, Mode.PLAIN, splits))
 
     def get(self, key: PlanKey) -> Plan:
         if key not in self._made:
@@ -103,17 +121,38 @@ class Plans:
         steps = self._transformer.body(
             inputs, Shape(key.tokens, key.decode_rows, tiles, key.splits)
         )
-        output = first_rows(self._out_tokens, max(1, key.sampled))
-        if key.sampled:
-            count = inputs["num_sampled"]
-            steps += self._transformer.head(inputs["sampled_tokens"], count, key.sampled)
-            steps += self._sampler.dispatches(
-                first_rows(self._transformer.scratch.logits, key.sampled),
+        if not key.sampled:
+            return Plan(key, inputs, record(self._device, steps, first_rows(self._output, 1)))
+        sampling, output = self._sampling(inputs, key)
+        if Mode.MASKS in key.mode:
+            later = record(self._device, sampling, output)
+            return Plan(key, inputs, record(self._device, steps, output, read_back=False), later)
+        return Plan(key, inputs, record(self._device, steps + sampling, output))
+
+    def _sampling(self, inputs: StepInputs, key: PlanKey) -> tuple[list[Dispatch], Tensor]:
+        """What comes behind the layers, and what is read back of it."""
+        rows, count = key.sampled, inputs["num_sampled"]
+        logits = first_rows(self._transformer.scratch.logits, rows)
+        output = first_rows(self._output, rows)
+        steps = self._transformer.head(inputs["sampled_tokens"], count, rows)
+        steps += self._sampler.dispatches(
+            logits,
+            inputs["sampled_sequences"],
+            inputs["sampled_positions"],
+            output,
+            count,
+            rows=rows,
+            mode=key.mode,
+        )
+        if Mode.LOGPROBS in key.mode:
+            at = 4 * self._logprobs_at
+            steps += self._logprobs.dispatches(
+                logits,
                 inputs["sampled_sequences"],
-                inputs["sampled_positions"],
-                output,
                 count,
-                rows=key.sampled,
-                mode=key.mode,
+                self._sampler.last_tokens,
+                Tensor(self._output.buffer, (rows, COLUMNS), "f32", at),
+                rows=rows,
             )
-        return Plan(key, inputs, record(self._device, steps, output))
+            output = first_rows(self._output, self._logprobs_at + rows * COLUMNS)
+        return steps, output

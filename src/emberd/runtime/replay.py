@@ -45,9 +45,12 @@ class Recording:
     params: Any  # the uniform buffer that the bind groups point into
     output: Tensor  # copied back after the last dispatch
     dispatches: tuple[Dispatch, ...]  # what `steps` are made of; benchmarks/breakdown.py names them
+    read_back: bool  # False: nothing is copied, nor to be collected
 
 
-def record(device: Device, dispatches: Sequence[Dispatch], output: Tensor) -> Recording:
+def record(
+    device: Device, dispatches: Sequence[Dispatch], output: Tensor, read_back: bool = True
+) -> Recording:
     """Make the bind groups of a plan. All parameters go into one uniform buffer."""
     align = max(16, device.limits["min-uniform-buffer-offset-alignment"])
     offsets, data = [], bytearray()
@@ -61,7 +64,7 @@ def record(device: Device, dispatches: Sequence[Dispatch], output: Tensor) -> Re
         group = dispatch.kernel.bind(device, dispatch.tensors, uniform)
         steps.append((dispatch.kernel.pipeline, group, dispatch.grid))
     calls = [(pipeline._internal, group._internal, *grid) for pipeline, group, grid in steps]
-    return Recording(steps, calls, params, output, tuple(dispatches))
+    return Recording(steps, calls, params, output, tuple(dispatches), read_back)
 
 
 class Replayer(Protocol):
@@ -106,11 +109,12 @@ class WrapperReplayer:
             compute.set_bind_group(0, group)
             compute.dispatch_workgroups(*grid)
         compute.end()
-        output = recording.output
-        staging = self._device.wgpu.create_buffer(size=output.nbytes, usage=_STAGING)
-        encoder.copy_buffer_to_buffer(output.buffer, output.offset, staging, 0, output.nbytes)
+        if recording.read_back:
+            output = recording.output
+            staging = self._device.wgpu.create_buffer(size=output.nbytes, usage=_STAGING)
+            encoder.copy_buffer_to_buffer(output.buffer, output.offset, staging, 0, output.nbytes)
+            self._outputs.append(staging)
         self._device.wgpu.queue.submit([encoder.finish()])
-        self._outputs.append(staging)
 
     def collect(self) -> Bytes:
         staging = self._outputs.popleft()
@@ -183,19 +187,20 @@ class DirectReplayer:
         return _Staging(buffer, buffer._internal, mapped, info, status)
 
     def submit(self, recording: Recording, inputs: Tensor, values: Words) -> None:
-        staging = self._free.pop()
+        staging = self._free.pop() if recording.read_back else None
         encoder = self._record(recording, staging)
         data = values.tobytes()
         self.flush()
         self._submitting = self._thread.submit(self._finish, encoder, staging, inputs, data)
-        self._in_flight.append(staging)
+        if staging is not None:
+            self._in_flight.append(staging)
 
     def flush(self) -> None:
         if self._submitting is not None:
             self._submitting.result()
             self._submitting = None
 
-    def _record(self, recording: Recording, staging: _Staging) -> Any:
+    def _record(self, recording: Recording, staging: _Staging | None) -> Any:
         null = ffi.NULL
         encoder = lib.wgpuDeviceCreateCommandEncoder(self._internal, null)
         compute = lib.wgpuCommandEncoderBeginComputePass(encoder, null)
@@ -211,24 +216,28 @@ class DirectReplayer:
             run(compute, x, y, z)
         lib.wgpuComputePassEncoderEnd(compute)
         lib.wgpuComputePassEncoderRelease(compute)
-        output = recording.output
-        lib.wgpuCommandEncoderCopyBufferToBuffer(
-            encoder, output.buffer._internal, output.offset, staging.internal, 0, output.nbytes
-        )
-        staging.nbytes = output.nbytes
-        staging.status[0] = 0
+        if staging is not None:
+            output = recording.output
+            lib.wgpuCommandEncoderCopyBufferToBuffer(
+                encoder, output.buffer._internal, output.offset, staging.internal, 0, output.nbytes
+            )
+            staging.nbytes = output.nbytes
+            staging.status[0] = 0
         return encoder
 
-    def _finish(self, encoder: Any, staging: _Staging, inputs: Tensor, data: bytes) -> None:
+    def _finish(self, encoder: Any, staging: _Staging | None, inputs: Tensor, data: bytes) -> None:
         commands = lib.wgpuCommandEncoderFinish(encoder, ffi.NULL)
         lib.wgpuQueueWriteBuffer(
             self._queue, inputs.buffer._internal, inputs.offset, data, len(data)
         )
-        staging.index = lib.wgpuQueueSubmitForIndex(
+        index = lib.wgpuQueueSubmitForIndex(
             self._queue, 1, ffi.new("WGPUCommandBuffer[1]", [commands])
         )
         lib.wgpuCommandBufferRelease(commands)
         lib.wgpuCommandEncoderRelease(encoder)
+        if staging is None:
+            return
+        staging.index = index
         lib.wgpuBufferMapAsync(
             staging.internal, lib.WGPUMapMode_Read, 0, staging.nbytes, staging.callback_info[0]
         )

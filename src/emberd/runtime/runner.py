@@ -13,26 +13,29 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..errors import DeviceError, ModelLoadError
+from ..errors import ModelLoadError
 from ..gguf.spec import ModelFile, open_model
 from ..protocol import (
     Batch,
     FloatArray,
     IntArray,
+    Logprobs,
     MaskArray,
     StepOutput,
     WorkerInfo,
     WorkerOptions,
 )
 from . import kv_cache, ops
-from .device import Device, open_device
+from .device import Device, Tensor, open_device
 from .inputs import BlockTables
 from .kernel import Kernels, run_once
+from .logprobs import COLUMNS, LogprobKernels
 from .model import load_weights
 from .plan import Plans
-from .replay import make_replayer
-from .sampler import Sampler
+from .replay import Recording, make_replayer
+from .sampler import Mode, Sampler
 from .scratch import Scratch, first_rows
 from .transformer import Transformer
 from .tune import tuned_table
@@ -57,7 +60,8 @@ class GpuRunner:
         self.max_batch_tokens = max(options.max_batch_tokens, options.max_sequences)
         self.steps_in_flight = 2 if device.info.is_software else 3
         self.num_blocks, self.context_length = _size_kv(device, model, options)
-        self._pending: deque[tuple[IntArray, StepOutput]] = deque()
+        self._pending: deque[tuple[IntArray, StepOutput, Mode]] = deque()
+        self._held: tuple[Recording, NDArray[np.bool_]] | None = None  # waits for its masks
 
     @classmethod
     def load(
@@ -104,8 +108,14 @@ class GpuRunner:
             self._sampler.last_tokens,
             table,
         )
+        self._logprobs = LogprobKernels(device, kernels, self.max_sequences, spec.vocab_size)
         self._plans = Plans(
-            device, self._transformer, self._sampler, self.max_batch_tokens, self.max_sequences
+            device,
+            self._transformer,
+            self._sampler,
+            self._logprobs,
+            self.max_batch_tokens,
+            self.max_sequences,
         )
         self._plans.prepare()
         weights.uploads.wait()
@@ -131,6 +141,7 @@ class GpuRunner:
         return self._transformer.kernels
 
     def submit(self, batch: Batch) -> None:
+        assert self._held is None, "the last batch waits for its masks"
         changed = self._tables.changed_rows(batch)
         if batch.admissions or changed:
             self._replayer.flush()
@@ -147,29 +158,67 @@ class GpuRunner:
             output.logits = self._logits(batch.logits_at)
         if batch.hidden_at is not None:
             output.hidden = self._hidden(batch.hidden_at)
-        self._pending.append((sampled, output))
+        if batch.scored_at is not None and batch.scored_ids is not None:
+            output.scores = self._scores(batch.scored_at, batch.scored_ids)
+        if plan.sampling is not None and batch.masked is not None:
+            self._held = plan.sampling, batch.masked[sampled]
+        self._pending.append((sampled, output, mode))
 
     def sample(self, masks: MaskArray) -> None:
-        raise DeviceError("grammars are not there yet on a GPU; --device cpu has them")
+        assert self._held is not None, "masks came without a batch that waits for them"
+        (recording, masked), self._held = self._held, None
+        words = self._sampler.mask_words(masks, masked)
+        self._replayer.submit(recording, self._sampler.masks, words)
 
     def collect(self) -> StepOutput:
-        sampled, output = self._pending.popleft()
-        output.token_ids[sampled] = self._replayer.collect().view(np.int32)[: len(sampled)]
+        sampled, output, mode = self._pending.popleft()
+        words = self._replayer.collect().view(np.int32)
+        output.token_ids[sampled] = words[: len(sampled)]
+        if Mode.LOGPROBS in mode:
+            found = np.zeros((len(output.token_ids), COLUMNS), np.float32)
+            found[sampled] = self._plans.logprobs_of(words, len(sampled))
+            output.logprobs = self._logprobs.read(found)
         return output
 
-    def _logits(self, places: IntArray) -> FloatArray:
-        """Logits of token places of the step just submitted: synchronous, for tests and scoring."""
+    def _scores(self, places: IntArray, token_ids: IntArray) -> Logprobs:
+        """What token places of the step just submitted say of the tokens behind them: synchronous."""
         rows, device = self.max_sequences, self._device
-        self._replayer.flush()
+        out = device.empty((rows, COLUMNS), label="scores")
+        index = device.upload(np.arange(rows, dtype=np.int32))
         found = []
         for first in range(0, len(places), rows):
-            part = places[first : first + rows]
-            padded = np.zeros(rows, np.int32)
-            padded[: len(part)] = part
-            count = device.upload(np.array([len(part)], np.uint32))
-            run_once(device, self._transformer.head(device.upload(padded), count, rows))
+            part, count = self._head(places[first : first + rows])
+            tokens = np.zeros(rows, np.uint32)
+            tokens[: len(part)] = token_ids[first : first + rows]
+            steps = self._logprobs.dispatches(
+                self._transformer.scratch.logits,
+                index,
+                count,
+                device.upload(tokens),
+                out,
+                rows=rows,
+            )
+            run_once(device, steps)
+            found.append(device.read(first_rows(out, len(part))))
+        return self._logprobs.read(np.concatenate(found))
+
+    def _head(self, places: IntArray) -> tuple[IntArray, Tensor]:
+        """Run the head for at most `max_sequences` places; gives them and their count on the device."""
+        rows, device = self.max_sequences, self._device
+        self._replayer.flush()
+        padded = np.zeros(rows, np.int32)
+        padded[: len(places)] = places
+        count = device.upload(np.array([len(places)], np.uint32))
+        run_once(device, self._transformer.head(device.upload(padded), count, rows))
+        return places, count
+
+    def _logits(self, places: IntArray) -> FloatArray:
+        """Logits of token places of the step just submitted: synchronous, for tests."""
+        found = []
+        for first in range(0, len(places), self.max_sequences):
+            part, _ = self._head(places[first : first + self.max_sequences])
             logits = first_rows(self._transformer.scratch.logits, len(part))
-            found.append(device.read(logits))
+            found.append(self._device.read(logits))
         return np.concatenate(found)
 
     def _hidden(self, places: IntArray) -> FloatArray:

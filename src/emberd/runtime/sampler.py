@@ -6,18 +6,26 @@ vocabulary in slices, then one workgroup a row. It knows no model and no batch l
 
 from __future__ import annotations
 
-from typing import Literal
+from enum import IntFlag
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..protocol import Admission, Batch, SamplingParams
+from ..protocol import Admission, Batch, MaskArray, SamplingParams
 from .compose import Constant
-from .device import Device, Tensor
+from .device import Device, DType, Tensor
 from .kernel import Dispatch, Kernel, Kernels
 
-Mode = Literal["plain", "penalties"]
-"""Whether some sampled row has penalties; a plan is recorded for one of them."""
+
+class Mode(IntFlag):
+    """What some sampled row needs; a plan is recorded for what its step needs, and pays for no more."""
+
+    PLAIN = 0
+    PENALTIES = 1
+    BIAS = 2
+    MASKS = 4
+    LOGPROBS = 8
+
 
 _SLICE, _RUN = 4096, 32  # of sampling.wgsl
 _RUNS = _SLICE // _RUN
@@ -38,6 +46,7 @@ _SETTINGS = np.dtype(
         ("presence", "<f4"),
         ("frequency", "<f4"),
         ("window", "<i4"),
+        ("biased", "<u4"),
     ]
 )
 
@@ -47,8 +56,8 @@ class Sampler:
 
     `last_tokens` u32 (max_sequences,) holds each place's last sampled token. A penalty window of
     `context_length` tokens or more drops none and counts as all. Penalty counts (1 MB a place for
-    the largest vocabularies) are allocated when the first sequence with penalties comes; DeviceError if one
-    binding cannot hold them.
+    the largest vocabularies), biases and masks are allocated when the first sequence with some comes; DeviceError
+    if one binding cannot hold them.
     """
 
     def __init__(
@@ -70,8 +79,9 @@ class Sampler:
         self._run_max = device.empty(
             (max_sequences, self._num_slices * _RUNS), label="sampling runs"
         )
-        self._penalty_state: Tensor | None = None
-        self._penalized = np.zeros(max_sequences, np.bool_)
+        self._num_words = -(-vocab_size // 32)  # of a mask
+        self._later: dict[str, Tensor] = {}  # what not every daemon needs, by name
+        self._needs = np.zeros(max_sequences, np.uint8)  # Mode, by place
         self.last_tokens = device.empty((max_sequences,), "u32", "last tokens")
 
     def admit(self, admission: Admission) -> None:
@@ -81,16 +91,33 @@ class Sampler:
         window = params.penalty_window if params.penalty_window < self._ring else -1
         settings = _settings(params, window if penalized else 0, self._vocab_size)
         self._device.write(self._settings, settings, index * _SETTINGS.itemsize)
-        self._penalized[index] = penalized
+        needs = Mode.PLAIN
         if penalized:
-            state = self._penalties()
+            needs |= Mode.PENALTIES
             row = self._state_of(window, admission.token_ids)
-            self._device.write(state, row, index * row.nbytes)
+            self._device.write(self._penalties, row, index * row.nbytes)
+        if params.logit_bias:
+            needs |= Mode.BIAS
+            bias = self._bias_of(params)
+            self._device.write(self._logit_bias, bias, index * bias.nbytes)
+        if params.num_logprobs is not None:
+            needs |= Mode.LOGPROBS
+        self._needs[index] = needs
 
     def mode_for(self, batch: Batch) -> Mode:
         """The mode that the batch's sampled rows need, its admissions being made."""
-        sampled = batch.sequence_index[batch.sample]
-        return "penalties" if self._penalized[sampled].any() else "plain"
+        needs = int(np.bitwise_or.reduce(self._needs[batch.sequence_index[batch.sample]]))
+        return Mode(needs) if batch.masked is None else Mode(needs) | Mode.MASKS
+
+    def mask_words(self, masks: MaskArray, masked: NDArray[np.bool_]) -> NDArray[np.int32]:
+        """What `masks` holds for a step: of the rows of `masked` (rows,), which are sampled, some have a mask."""
+        header = np.zeros(self._max_sequences, np.uint32)
+        num_masks, num_words = len(masks), min(masks.shape[1], self._num_words)
+        places = self._max_sequences + self._num_words * np.arange(num_masks, dtype=np.uint32)
+        header[np.flatnonzero(masked)] = places
+        words = np.zeros((num_masks, self._num_words), np.uint32)
+        words[:, :num_words] = masks[:, :num_words]
+        return np.concatenate([header, words.reshape(-1)]).view(np.int32)
 
     def dispatches(
         self,
@@ -110,7 +137,13 @@ class Sampler:
         """
         assert logits.shape == (rows, self._vocab_size) and rows <= self._max_sequences, logits
         assert sequence_index.shape == positions.shape == out_tokens.shape == (rows,)
-        state = (self._penalties(),) if mode == "penalties" else ()
+        state = []
+        if Mode.PENALTIES in mode:
+            state.append(self._penalties)
+        if Mode.BIAS in mode:
+            state.append(self._logit_bias)
+        if Mode.MASKS in mode:
+            state.append(self.masks)
         inputs = (logits, sequence_index, positions, self._settings, count, *state)
         found = (self._slices, self._run_max)
         sizes = {
@@ -138,15 +171,39 @@ class Sampler:
         constants: dict[str, Constant] = {"WG": lanes}
         if self._device.subgroup_size:
             constants["SUBGROUP"] = self._device.subgroup_size
-        penalties = "penalties" if mode == "penalties" else "penalties_none"
-        includes = {"penalties": penalties, "reduce": self._kernels.reduce}
+        includes = {
+            "penalties": "penalties" if Mode.PENALTIES in mode else "penalties_none",
+            "logit_bias": "logit_bias" if Mode.BIAS in mode else "logit_bias_none",
+            "mask": "mask" if Mode.MASKS in mode else "mask_none",
+            "reduce": self._kernels.reduce,
+        }
         return self._kernels.get(name, includes, **constants)
 
+    @property
+    def masks(self) -> Tensor:
+        """Where `mask_words` is to be written before a step with masks is sampled."""
+        num_words = self._max_sequences * (1 + self._num_words)
+        return self._when_needed("token masks", (num_words,), "u32")
+
+    @property
     def _penalties(self) -> Tensor:
-        if self._penalty_state is None:
-            shape = (self._max_sequences, self._vocab_size + 1 + self._ring)
-            self._penalty_state = self._device.empty(shape, "u32", "penalty counts")
-        return self._penalty_state
+        shape = (self._max_sequences, self._vocab_size + 1 + self._ring)
+        return self._when_needed("penalty counts", shape, "u32")
+
+    @property
+    def _logit_bias(self) -> Tensor:
+        return self._when_needed("logit bias", (self._max_sequences, self._vocab_size), "f32")
+
+    def _when_needed(self, label: str, shape: tuple[int, ...], dtype: DType) -> Tensor:
+        if label not in self._later:
+            self._later[label] = self._device.empty(shape, dtype, label)
+        return self._later[label]
+
+    def _bias_of(self, params: SamplingParams) -> NDArray[np.float32]:
+        row = np.zeros(self._vocab_size, np.float32)
+        for token_id, value in params.logit_bias:
+            row[token_id] = value
+        return row
 
     def _state_of(self, window: int, token_ids: tuple[int, ...]) -> NDArray[np.uint32]:
         """Counts (V,), length and ring of a sequence with this history, as penalties.wgsl keeps them."""
@@ -184,4 +241,5 @@ def _settings(params: SamplingParams, window: int, vocab_size: int) -> NDArray[n
     row["presence"] = params.presence_penalty
     row["frequency"] = params.frequency_penalty
     row["window"] = window
+    row["biased"] = bool(params.logit_bias)
     return row.view(np.uint32)

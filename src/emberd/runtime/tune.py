@@ -1,7 +1,7 @@
 """Tuning: which tile is fastest for each product of a model, measured on the device when it is first loaded.
 
 Only tiles that the tests cover are tried, a winner must give what the rules' choice gives, and what is found
-is kept for the next load. Only with `EMBERD_TUNE=1`. It knows no steps.
+is kept for the next load. `EMBERD_TUNE=0` leaves the choice to the rules. It knows no steps.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from ..errors import DeviceError
 from .clock import Clock, make_clock
+from .device import AdapterInfo
 from .kernel import Dispatch, Kernels
 from .linear import LinearTable, Tile, candidates, default_table
 from .matvec import can_fuse_gate_up, can_fuse_output
@@ -64,7 +65,7 @@ def tuned_table(
     """
     device = kernels.device
     rules = rules or default_table(device)
-    if not is_wanted():
+    if not is_wanted(device.info):
         return rules
     jobs = jobs_of(weights, rules, max_tokens, max_rows)
     known: dict[Product, Tile | None] = {}
@@ -83,9 +84,10 @@ def tuned_table(
     return rules.with_tiles({product: tile for product, tile in found.items() if tile})
 
 
-def is_wanted() -> bool:
-    """Only when asked for: what tuning gains and costs on a real GPU is not measured yet."""
-    return os.environ.get("EMBERD_TUNE") == "1"
+def is_wanted(adapter: AdapterInfo) -> bool:
+    """On real GPUs, where it gains a few percent; a software device compiles too slowly. `EMBERD_TUNE` decides else."""
+    setting = os.environ.get("EMBERD_TUNE", "")
+    return setting == "1" or (setting != "0" and not adapter.is_software)
 
 
 def jobs_of(weights: ModelWeights, rules: LinearTable, max_tokens: int, max_rows: int) -> list[Job]:

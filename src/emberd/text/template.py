@@ -49,6 +49,11 @@ class ChatTemplate:
         except Exception as error:  # syntax, nesting too deep, constants that cannot be folded
             self._fault = f"This model's chat template does not parse: {error}."
 
+    @property
+    def fault(self) -> str | None:
+        """Why it does not parse; None: it does."""
+        return self._fault
+
     def render(
         self,
         messages: Messages,

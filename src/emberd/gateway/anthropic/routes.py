@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from ...errors import BadRequestError
-from ...models.loaded import LoadedModel
+from ...models.loaded import LoadedModel, ModelText
 from ...text.reasoning import thinking_of
 from ..body import ignored_header, refuse_ignored
 from ..conversation import Conversation, ForcedCalls, ThinkingWish
@@ -61,11 +60,11 @@ async def count_tokens(request: Request) -> Response:
     """The prompt's exact length. Needs no worker: it neither loads the model nor waits for replies."""
     body, _ = await read_body(request, CountTokensRequest)
     conversation = _conversation(body, read_tools(body.tools, body.tool_choice))
-    manager = service_of(request).manager
-    text = await manager.text(body.model)
-    context_length = manager.context_length(await manager.find(body.model))
-    ids, _ = await asyncio.to_thread(conversation.read, text, body.model, context_length)
-    return JSONResponse({"input_tokens": len(ids)})
+
+    def num_tokens(text: ModelText, context_length: int) -> int:
+        return len(conversation.read(text, body.model, context_length)[0])
+
+    return JSONResponse({"input_tokens": await service_of(request).count(body.model, num_tokens)})
 
 
 def _conversation(body: CountTokensRequest, tools: Tools) -> Conversation:

@@ -22,6 +22,7 @@ from .shape import rfc3339
 Json = dict[str, Any]
 NEVER = datetime(2999, 12, 31, tzinfo=timezone.utc)
 _SYSTEM = "{{ if .System }}{{ .System }}\n\n{{ end }}"
+_SUFFIX = "{{ if .Suffix }}{{ .Prompt }}{{ .Suffix }}{{ else }}"
 _TOOLS = "{{ if .Tools }}{{ .Tools }}\n\n{{ end }}"
 
 _PARAMETERS = {
@@ -84,9 +85,10 @@ def details(stored: StoredModel) -> Json:
 
 
 def template(stored: StoredModel) -> str:
-    """A text of Ollama's form, into which clients look for .Tools and .System (OL-34); prompts are made by the
-    file's own template."""
-    return f"{_SYSTEM}{_TOOLS if stored.facts.has_template else ''}{{{{ .Prompt }}}}"
+    """A text of Ollama's form, into which clients look for .Tools, .System and .Suffix (OL-34); prompts are made
+    by the file's own template, and of its tokens to fill in with."""
+    chat = f"{_SYSTEM}{_TOOLS if stored.facts.has_template else ''}{{{{ .Prompt }}}}"
+    return f"{_SUFFIX}{chat}{{{{ end }}}}" if stored.facts.fills else chat
 
 
 def context_length(stored: StoredModel, config: Config) -> int:

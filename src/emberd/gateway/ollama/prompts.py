@@ -18,9 +18,13 @@ from .schema import ChatRequest, GenerateRequest, Message, ToolCall
 def generate_prompt(model: LoadedModel, body: GenerateRequest) -> PromptIds:
     """Raises BadRequestError."""
     prompt = body.prompt or ""
-    if body.raw:
+    if body.suffix or body.raw:
         form = plain_form(body.constraint(), model.tokenizer)
-        return PromptIds((tuple(model.raw_ids(prompt)),), param="prompt", form=form)
+        if body.suffix:
+            ids = model.fill_ids(prompt, body.suffix, "suffix")
+        else:
+            ids = tuple(model.raw_ids(prompt))
+        return PromptIds((ids,), param="prompt", form=form)
     messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
     if body.system:
         messages.insert(0, {"role": "system", "content": body.system})

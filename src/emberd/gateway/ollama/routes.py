@@ -10,7 +10,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from ... import __version__
-from ...errors import NotSupportedError
 from ...models.loaded import LoadedModel
 from ..body import ignored_header
 from ..generate import Generation
@@ -39,9 +38,12 @@ async def generate(request: Request) -> Response:
     body, raw = await read_body(request, GenerateRequest)
     body.refuse_unserved()
     answer = Answer(
-        body.model, response_text, with_context=not body.raw, with_logprobs=bool(body.logprobs)
+        body.model,
+        response_text,
+        with_context=not (body.raw or body.suffix),
+        with_logprobs=bool(body.logprobs),
     )
-    if not body.prompt:
+    if not body.prompt and not body.suffix:
         return await _load_or_unload(request, body, answer)
     return await _generate(request, body, raw, answer, lambda model: generate_prompt(model, body))
 
@@ -85,27 +87,6 @@ async def show_model(request: Request) -> Response:
         show, service.manager.store, service.config, stored.name, bool(body.verbose)
     )
     return JSONResponse(description)
-
-
-def _unserved(method: str, path: str) -> None:
-    async def refuse() -> Response:
-        raise NotSupportedError(f"{method} /api{path} is not supported by this build of emberd")
-
-    router.add_api_route(path, refuse, methods=[method], include_in_schema=False)
-
-
-for _method, _path in (
-    ("POST", "/pull"),
-    ("POST", "/push"),
-    ("POST", "/create"),
-    ("POST", "/copy"),
-    ("DELETE", "/delete"),
-    ("GET", "/blobs/{digest}"),  # HEAD too
-    ("POST", "/blobs/{digest}"),
-    ("POST", "/me"),
-    ("POST", "/signout"),
-):
-    _unserved(_method, _path)
 
 
 async def _generate(

@@ -122,10 +122,12 @@ class GenerateRequest(GeneratingFields):
 
     def refuse_unserved(self) -> None:
         super().refuse_unserved()
-        if self.suffix:
-            raise BadRequestError(f'"{self.model:.512}" does not support insert', "suffix")
         if self.images:
             raise BadRequestError(f'"{self.model:.512}" does not support images', "images")
+        if self.suffix and (self.template or self.system or self.context):
+            raise BadRequestError(
+                "'suffix' leaves no place for 'template', 'system' or 'context'", "suffix"
+            )
         if self.raw and (self.template or self.system or self.context):
             raise BadRequestError(
                 "'raw' leaves no place for 'template', 'system' or 'context'", "raw"

@@ -35,20 +35,21 @@ async def completions(request: Request) -> Response:
     constraint = body.constraint()
 
     def read_prompts(model: LoadedModel) -> PromptIds:
-        ids = tuple(
-            tuple(model.raw_ids(one)) if isinstance(one, str) else model.known_ids(one, "prompt")
-            for one in prompts
-        )
-        return PromptIds(ids, body.n or 1, "prompt", plain_form(constraint, model.tokenizer))
+        def ids(prompt: str | list[int]) -> tuple[int, ...]:
+            known = prompt if isinstance(prompt, str) else model.known_ids(prompt, "prompt")
+            if body.suffix:
+                return model.fill_ids(known, body.suffix, "suffix")
+            return tuple(model.raw_ids(known)) if isinstance(known, str) else known
 
-    # Without a token to sample there is nothing to do but to read the prompt.
-    reads_only = 0 if body.max_tokens == 0 else None
+        form = plain_form(constraint, model.tokenizer)
+        return PromptIds(tuple(map(ids, prompts)), body.n or 1, "prompt", form)
+
     generation = await start(
         request,
         body,
         body.sampling(body.max_tokens, body.logprobs),
         read_prompts,
-        prompt_logprobs=reads_only if body.logprobs is None or not echo else body.logprobs,
+        prompt_logprobs=body.logprobs if echo else None,
         tell_end=echo,
     )
     shape = CompletionShape(

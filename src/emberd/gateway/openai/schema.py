@@ -9,7 +9,8 @@ from pydantic import Field
 from ...errors import BadRequestError, NotSupportedError
 from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole
 from ..logprobs import MAX_TOP, read_bias
-from ..sampling import MAX_PENALTY_WINDOW, Sampling
+from ..ollama.schema import Options
+from ..sampling import MAX_PENALTY_WINDOW, Sampling, filled
 from .constraints import ConstraintFields
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -44,11 +45,13 @@ class SamplingFields(Schema):
     ignore_eos: Flag | None = None
     keep_alive: KeepAlive | None = None
     logit_bias: dict[str, Any] | None = None
+    options: Options | None = None  # Ollama's; a field of the same meaning beside it wins
+    num_ctx: Annotated[Whole, Field(ge=1)] | None = None
 
     def sampling(self, max_tokens: int | None, num_logprobs: int | None = None) -> Sampling:
         """Raises BadRequestError."""
         repetition = self.repetition_penalty
-        return Sampling(
+        chosen = Sampling(
             temperature=self.temperature,
             top_k=self.top_k,
             top_p=self.top_p,
@@ -63,10 +66,19 @@ class SamplingFields(Schema):
             logit_bias=read_bias(self.logit_bias),
             num_logprobs=num_logprobs,
         )
+        return filled(chosen, self.options.sampling()) if self.options else chosen
 
     def stops(self) -> tuple[str, ...]:
+        if self.stop is None and self.options is not None:
+            return self.options.stops()
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return tuple(stop for stop in stops if stop)
+
+    def context_wish(self) -> tuple[int | None, str]:
+        """Tokens of context that are asked for, and the field that asks."""
+        if self.num_ctx is None and self.options is not None:
+            return self.options.num_ctx, "options.num_ctx"
+        return self.num_ctx, "num_ctx"
 
     @property
     def include_usage(self) -> bool:
@@ -165,8 +177,6 @@ def refuse_unserved_completion(body: CompletionRequest) -> None:
         )
     if body.echo and body.suffix:
         raise BadRequestError("'echo' does not go together with 'suffix'", "echo")
-    if body.suffix:
-        raise _unserved("suffix")
 
 
 def _unserved(field: str, detail: str = "") -> NotSupportedError:

@@ -38,10 +38,13 @@ async def start(
             keep_alive = keep_alive_seconds(body.keep_alive)
         except ValueError as error:
             raise BadRequestError(f"'keep_alive': {error}", "keep_alive") from None
+    context_length, context_param = body.context_wish()
     wish = Wish(
         sampling,
         DEFAULTS,
         body.stops(),
+        context_length,
+        context_param,
         prompt_logprobs=prompt_logprobs,
         tell_end=tell_end,
     )

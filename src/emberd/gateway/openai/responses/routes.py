@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Mapping
 from typing import Any, cast
@@ -40,6 +39,7 @@ Json = dict[str, Any]
 
 @router.post("", openapi_extra=documented(ResponsesRequest))
 async def create(request: Request) -> Response:
+    """A response to items, and to those of an earlier response where one is named."""
     body, raw = await read_body(request, ResponsesRequest)
     refuse_unserved(body)
     store, service = _store(request), service_of(request)
@@ -89,15 +89,13 @@ async def input_tokens(request: Request) -> Response:
     body, _ = await read_body(request, InputTokensRequest)
     refuse_unserved(body)
     asked = asked_of(body, _store(request))
-    manager = service_of(request).manager
-    text = await manager.text(body.model)
-    context_length = manager.context_length(await manager.find(body.model))
-    count = await asyncio.to_thread(asked.num_tokens, text, context_length)
+    count = await service_of(request).count(body.model, asked.num_tokens)
     return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
 
 @router.get("/{id}")
 async def retrieve(request: Request, id: str) -> Response:
+    """A stored response, or one of the background as far as it is."""
     if request.query_params.get("stream") == "true":
         raise BadRequestError("'stream': a stored response comes whole; leave it out", "stream")
     running = _background(request).get(id)
@@ -106,6 +104,7 @@ async def retrieve(request: Request, id: str) -> Response:
 
 @router.delete("/{id}")
 async def delete(request: Request, id: str) -> Response:
+    """Forgets a response, and ends it if it runs."""
     await _background(request).cancel(id)
     _store(request).delete(id)
     return JSONResponse({"id": id, "object": "response", "deleted": True})
