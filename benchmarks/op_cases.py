@@ -13,7 +13,7 @@ from emberd.gguf.rope import rope_tables
 from emberd.protocol import Admission, SamplingParams
 from emberd.reference import ops as reference
 from emberd.reference.sampling import SamplerState, sample
-from emberd.runtime import linear, ops
+from emberd.runtime import decode_attention, linear, ops
 from emberd.runtime.kv_cache import BLOCK_SIZE
 from emberd.runtime.sampler import Mode, Sampler
 from emberd.verify.bench import Workbench, decoded, read_quantized
@@ -187,15 +187,19 @@ def _decode(bench: Workbench, shape: ModelShape, rows: int, context: int) -> Cas
     paged.keys[slots] = reference.rope(qkv[:, heads:-kv_heads], newest, cos, sin, "adjacent")
     paged.values[slots] = qkv[:, -kv_heads:]
     y = linear.activations(bench.device, rows, heads * dim)
-    splits = ops.decode_splits(bench.device, rows=rows, num_kv_heads=kv_heads, context=context)
+    splits = decode_attention.decode_splits(
+        bench.device, rows=rows, num_kv_heads=kv_heads, context=context
+    )
     partial = bench.poisoned(
-        *ops.decode_partial_shape(rows=rows, num_heads=heads, head_dim=dim, splits=splits)
+        *decode_attention.decode_partial_shape(
+            rows=rows, num_heads=heads, head_dim=dim, splits=splits
+        )
     )
     tables, contexts = bench.ints(paged.tables), bench.ints([context] * rows)
     count, projected = bench.count(rows), _heads(bench, shape, qkv)
     rotation = ops.Rotation(bench.put(cos), bench.put(sin), dim, "adjacent", None, None, EPS)
     chains = [
-        ops.attention_decode(
+        decode_attention.attention_decode(
             bench.kernels,
             projected,
             keys,

@@ -7,13 +7,13 @@
 // count   [1] u32: decode rows     params.window 0: no window
 // out     attended values as ${target} says: partial sums for attention_decode_merge, or all there is with one split
 // grid    (splits, num_kv_heads * ceil(group / 4), rows); a workgroup serves four query heads of one kv head
-// HEAD_DIM, HALVES, WG (lanes, and keys a tile; HEAD_DIM / KV_DIMS <= WG): const     kv: kv_wide or kv_narrow
+// HEAD_DIM, HALVES, BLOCK_SIZE, WG (lanes, and keys a tile; HEAD_DIM / KV_DIMS <= WG): const     kv: kv_wide or kv_narrow
 //
 // The new key is scored first, by every lane alike, from workgroup memory: the cache is read only for older ones.
 // A lane scores one key for all four heads (no reduction), then takes one Kv of dims of a few keys' values.
 // Four heads are a vec4 and the columns of a matrix, so nothing relies on the compiler unrolling arrays.
 struct Params {
-  num_heads: u32, num_kv_heads: u32, block_size: u32, table_width: u32, window: u32, splits: u32,
+  num_heads: u32, num_kv_heads: u32, table_width: u32, window: u32, splits: u32,
   qk_width: u32, v_width: u32, v_column: u32, rope_dim: u32, scale: f32, eps: f32
 }
 @group(0) @binding(0) var<storage, read> qk: array<f32>;
@@ -45,12 +45,12 @@ var<workgroup> rows_of: array<u32, WG>; // each key's first word in the caches
 var<workgroup> sums: array<Kv, HEADS_TOGETHER * WG>; // by head, so that neighbouring lanes touch neighbouring words
 #include "include/rotate.wgsl"
 #include "include/${heads}.wgsl"
-#include "include/${reduce}.wgsl"
+#include "include/reduce4.wgsl"
 #include "include/${target}.wgsl"
 
 fn slot_row(row: u32, position: u32, kv_head: u32) -> u32 {
-  let block = block_tables[row * params.table_width + position / params.block_size];
-  let slot = u32(block) * params.block_size + position % params.block_size;
+  let block = block_tables[row * params.table_width + position / BLOCK_SIZE];
+  let slot = u32(block) * BLOCK_SIZE + position % BLOCK_SIZE;
   return (slot * params.num_kv_heads + kv_head) * WORDS;
 }
 
@@ -177,9 +177,9 @@ fn attention_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invo
     let score = select(vec4<f32>(NEG_LARGE), scores_of(key_row), lane < num_keys); // lanes past the end: the last key
     key_row = slot_row(row, min(tile + WG + lane, last), kv_head); // the next tile's
     let now = max(most, most_of(score, lane));
-    let shrink = exp(most - now);
+    let shrink = exp2(most - now);
     most = now;
-    let weight = select(vec4<f32>(), exp(score - most), lane < num_keys);
+    let weight = select(vec4<f32>(), exp2(score - most), lane < num_keys);
     weights[lane] = weight;
     total = total * shrink + weight;
     sum = KvFour(sum[0] * shrink.x, sum[1] * shrink.y, sum[2] * shrink.z, sum[3] * shrink.w);

@@ -1,13 +1,13 @@
 // matvec's products as a gated activation: activate(gate row n . x) * (up row n . x), written as int8.
 //
 // The weight holds all gate rows, then all up rows; a lane's rows are a gate row, its up row, and so on.
-// out_q, out_scales  [tokens, num_rows / 2] as in quantize_q8; half of a tile's rows are whole runs of 32
+// out_q, out_scales  [tokens, num_rows / 2] as in quantize_q8; half of a tile's rows are whole groups of GROUP
 // GELU    const
 @group(0) @binding(8) var<storage, read_write> out_q: array<u32>;
-@group(0) @binding(9) var<storage, read_write> out_scales: array<vec4<f32>>;
+@group(0) @binding(9) var<storage, read_write> out_scales: array<vec2<f32>>;
 const TILE_QUADS = TILE_ROWS / 8u;
 const QUADS = M * TILE_QUADS;
-const RUNS_EACH = TILE_ROWS / 64u;
+const CHUNKS_EACH = TILE_ROWS / 32u;
 #include "include/activation.wgsl"
 #include "include/${quantize}.wgsl"
 var<workgroup> pairs: array<vec2<f32>, M * TILE_ROWS / 2u>;
@@ -34,7 +34,7 @@ fn finish_tile(early: vec4<f32>, tile: u32, first: u32, live: u32, thread: u32) 
     quads[i] = vec4<f32>(
       gated(pairs[4u * i]), gated(pairs[4u * i + 1u]), gated(pairs[4u * i + 2u]), gated(pairs[4u * i + 3u]));
   }
-  let row_runs = params.num_rows / 64u;
+  let row_chunks = params.num_rows / 32u;
   quantize_tile(
-    Places(first * row_runs + tile * RUNS_EACH, row_runs, (max(live, first) - first) * RUNS_EACH), thread);
+    Places(first * row_chunks + tile * CHUNKS_EACH, row_chunks, (max(live, first) - first) * CHUNKS_EACH), thread);
 }

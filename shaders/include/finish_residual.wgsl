@@ -2,16 +2,16 @@
 //
 // hidden  [tokens, num_rows] f32, in and out     norm_weight [num_rows] f32: the next norm's
 // out_q, out_scales  hidden * norm_weight as in quantize_q8: 1 / rms is left to the reader (include/norm_ahead.wgsl)
-// out_squares [tokens, num_rows / 32] f32: sums of squares of hidden
-// A tile's rows are whole runs of 32.
+// out_squares [tokens, num_rows / 16] f32: sums of squares of hidden
+// A tile's rows are whole groups of GROUP.
 @group(0) @binding(6) var<storage, read_write> hidden: array<vec4<f32>>;
 @group(0) @binding(7) var<storage, read> norm_weight: array<vec4<f32>>;
 @group(0) @binding(8) var<storage, read_write> out_q: array<u32>;
-@group(0) @binding(9) var<storage, read_write> out_scales: array<vec4<f32>>;
+@group(0) @binding(9) var<storage, read_write> out_scales: array<vec2<f32>>;
 @group(0) @binding(10) var<storage, read_write> out_squares: array<f32>;
 const TILE_QUADS = TILE_ROWS / 4u;
 const QUADS = M * TILE_QUADS;
-const RUNS_EACH = TILE_ROWS / 32u;
+const CHUNKS_EACH = TILE_ROWS / 16u;
 #include "include/${quantize}.wgsl"
 var<workgroup> quad_squares: array<f32, QUADS>;
 
@@ -55,13 +55,13 @@ fn finish_tile(early: vec4<f32>, tile: u32, first: u32, live: u32, thread: u32) 
     quad_squares[i] = dot(v, v);
     if (i < WG) { quads[i] = v * early; } else { quads[i] = v * norm_weight[quad]; }
   }
-  let row_runs = params.num_rows / 32u;
-  let places = Places(first * row_runs + tile * RUNS_EACH, row_runs, (max(live, first) - first) * RUNS_EACH);
+  let row_chunks = params.num_rows / 16u;
+  let places = Places(
+    first * row_chunks + tile * CHUNKS_EACH, row_chunks, (max(live, first) - first) * CHUNKS_EACH);
   quantize_tile(places, thread);
   workgroupBarrier(); // every quad's squares are there
-  for (var r = thread; r < QUADS / 8u; r += WG) {
-    var sum = 0.0;
-    for (var i = 8u * r; i < 8u * r + 8u; i++) { sum += quad_squares[i]; }
-    if (r < places.live) { out_squares[place_of(places, r)] = sum; }
+  for (var c = thread; c < min(QUADS / 4u, places.live); c += WG) {
+    out_squares[place_of(places, c)] =
+      quad_squares[4u * c] + quad_squares[4u * c + 1u] + quad_squares[4u * c + 2u] + quad_squares[4u * c + 3u];
   }
 }

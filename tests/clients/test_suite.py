@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from clients.suite import agent_model, report
-from clients.suite.__main__ import CHECKS, STEP, calls_of
+from clients.suite.__main__ import CHECKS, STEP, TESTS, calls_of
 from clients.suite.clients import CLIENTS
 from daemon import Daemon, running_daemon
 
@@ -86,3 +87,9 @@ def test_the_scripted_agent_calls_the_shell_that_is_offered(agent: Daemon, tool:
 def test_without_tools_the_scripted_agent_makes_a_title(agent: Daemon) -> None:
     body = {"model": "agent", "prompt": "x", "stream": False}
     assert agent.http.post("/api/generate", json=body).json()["response"] == agent_model.PLAIN
+
+
+def test_the_tests_that_the_page_names_exist() -> None:
+    named = set(re.findall(r"`(test_\w+)`", report.PAGE.read_text(encoding="utf-8")))
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in TESTS.rglob("test_*.py"))
+    assert named and not [name for name in named if f"def {name}(" not in tests]

@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType as GGMLType
 from numpy.typing import NDArray
 
 from emberd.reference import ops as reference
-from emberd.runtime import linear, matvec
+from emberd.runtime import matvec
 from emberd.runtime.activations import PendingNorm, QuantizedActivations, activations
 from emberd.runtime.device import Device
 from emberd.runtime.kernel import Kernels, run_once
@@ -30,7 +30,7 @@ def pending(
     hidden = rng.standard_normal((tokens, width), np.float32) * 3
     weight = rng.standard_normal(width, np.float32)
     made, rounded = quantized(device, hidden * weight)
-    runs = (hidden.astype(np.float32) ** 2).reshape(tokens, -1, linear.QUANT_RUN).sum(axis=2)
+    runs = (hidden.astype(np.float32) ** 2).reshape(tokens, -1, 16).sum(axis=2)
     rms = np.sqrt((hidden.astype(np.float64) ** 2).mean(axis=1, keepdims=True) + EPS)
     return replace(made, norm=PendingNorm(device.upload(runs), EPS)), rounded / rms
 
@@ -98,7 +98,7 @@ def check_output(
     assert out.norm is not None
     squares = device.read(out.norm.squares)
     assert np.isnan(squares[live:]).all()
-    runs = (after[:live].astype(np.float64) ** 2).reshape(live, rows // 32, 32).sum(axis=2)
+    runs = (after[:live].astype(np.float64) ** 2).reshape(live, rows // 16, 16).sum(axis=2)
     check(squares[:live], runs, "float")
 
 

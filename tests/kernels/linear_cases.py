@@ -41,7 +41,7 @@ NARROW = linear.LinearTable(
         tokens=8,
         group=8,
         rows=((1, 1, MatvecTile(1, 1, 8)),),
-        output=((1, MatvecTile(1, 4, 8)),),
+        output=((1, 1, MatvecTile(1, 4, 8)),),
         gate_up=((1, MatvecTile(1, 4, 16)),),
     ),
     matmul=MatmulTable(((1, MatmulTile(16, 16, 4)),)),

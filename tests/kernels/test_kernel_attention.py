@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from emberd.errors import DeviceError
 from emberd.gguf.rope import rope_tables
 from emberd.reference import ops as reference
-from emberd.runtime import ops
+from emberd.runtime import decode_attention, ops
 from emberd.runtime.activations import QuantizedActivations, activations
 from emberd.runtime.device import Device, Tensor
 from emberd.runtime.kernel import Kernels, run_once
@@ -150,9 +150,11 @@ def _decode(
     if int8:
         y = activations(device, rows + 2, heads * head_dim, group=int(rng.choice([16, 32])))
         device.write(y.scales, np.full(y.scales.shape, np.nan, np.float32))
-    partial = ops.decode_partial_shape(rows=rows, num_heads=heads, head_dim=head_dim, splits=splits)
+    partial = decode_attention.decode_partial_shape(
+        rows=rows, num_heads=heads, head_dim=head_dim, splits=splits
+    )
     scale = head_dim**-0.5
-    dispatches = ops.attention_decode(
+    dispatches = decode_attention.attention_decode(
         kernels,
         projected,
         k,
@@ -236,12 +238,37 @@ def test_attention_decode_to_int8(
     _decode(kernels, rng, shape, window=0, splits=splits, int8=True)
 
 
-def test_attention_decode_by_subgroups_with_the_lanes_of_a_gpu(
-    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize("shape", [(9, 3, 64), (14, 2, 32), (5, 1, 48)])
+def test_attention_decode_by_subgroups(
+    device: Device,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    shape: tuple[int, int, int],
+    norms: bool,
 ) -> None:
+    """Groups of a whole subgroup and of half of one, heads that do not fill theirs, a tile and more than one."""
     kernels = Kernels(with_subgroups(device))
-    monkeypatch.setattr(ops, "_decode_lanes", lambda *_: 256)
-    _decode(kernels, rng, (8, 2, 64), window=0, splits=1, int8=True)
+    subgroup, head_dim = kernels.device.subgroup_size or 0, shape[2]
+    if head_dim > 8 * subgroup:
+        pytest.skip(f"heads of {head_dim} dims need more lanes than {subgroup}")
+    for together, lanes, window, splits in (
+        (4, 64, 0, 1),
+        (4, 256, 0, 3),
+        (4, 64, 40, 2),
+        (1, 64, 0, 2),
+        (1, 256, 40, 1),
+    ):
+        monkeypatch.setattr(decode_attention, "_decode_lanes", lambda *_, lanes=lanes: lanes)
+        monkeypatch.setattr(
+            decode_attention, "heads_together", lambda *_, together=together: together
+        )
+        int8 = head_dim % 32 == 0 and bool(rng.integers(2))
+        _decode(kernels, rng, shape, window=window, splits=splits, norms=norms, int8=int8)
+    assert {kernel.key.name for kernel in kernels.all()} == {
+        "attention_decode_subgroups",
+        "attention_decode_merge",
+    }
 
 
 @pytest.mark.parametrize(
@@ -319,4 +346,4 @@ def test_head_sizes_beyond_the_kernels_are_refused_with_the_limit(
     device: Device, kernels: Kernels
 ) -> None:
     with pytest.raises(DeviceError, match="264 dims"):
-        ops._kv_include(device, 264)
+        ops.kv_include(device, 264)

@@ -50,16 +50,23 @@ def test_lanes_share_rows_in_fused_forms(
     device: Device, kernels: Kernels, rng: np.random.Generator, tile: MatvecTile
 ) -> None:
     """Tiles of 64 weight rows: two runs of the residual, one of the activation; units beyond the row's end."""
-    table = replace(NARROW.matvec, output=((1, tile),), gate_up=((1, tile),))
+    table = replace(NARROW.matvec, output=((1, 1, tile),), gate_up=((1, tile),))
     check_output(kernels, rng, GGMLType.Q4_K, table, rows=128)
     check_gate_up(kernels, rng, GGMLType.Q4_K, table, width=96)
 
 
-def test_fused_forms_by_subgroups(device: Device, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(
+    ("times", "rows", "lanes"), [(1, 4, 16), (1, 2, 8), (2, 2, 32), (4, 4, 16)]
+)
+def test_fused_forms_by_subgroups(
+    device: Device, rng: np.random.Generator, times: int, rows: int, lanes: int
+) -> None:
+    """A row's lanes are one subgroup or several; the least tile makes one group of 16 activations."""
     kernels = Kernels(with_subgroups(device))
-    lanes = kernels.device.subgroup_size or 0
-    tile = MatvecTile(lanes, 4, 16 * lanes, 2)
-    table = replace(NARROW.matvec, output=((1, tile),), gate_up=((1, tile),))
+    size = kernels.device.subgroup_size or 0
+    tile = MatvecTile(times * size, rows, lanes * size, 2)
+    wide = replace(tile, workgroup=2 * tile.workgroup) if tile.tile_rows < 32 else tile
+    table = replace(NARROW.matvec, output=((1, 1, tile),), gate_up=((1, wide),))
     check_output(kernels, rng, GGMLType.Q6_K, table)
     check_gate_up(kernels, rng, GGMLType.Q6_K, table)
 

@@ -54,7 +54,7 @@ def check_tile(
         weight = upload_matrix(kernels.device, [(raw, kind)])
         check_product(kernels, rng, weight, floats, tokens=3, live=2, table=with_rows_tile(tile))
     elif form == "output":
-        table = replace(NARROW.matvec, output=((1, tile),))
+        table = replace(NARROW.matvec, output=((1, 1, tile),))
         check_output(kernels, rng, kind, table, rows=2 * tile.tile_rows)
     else:
         table = replace(NARROW.matvec, gate_up=((1, tile),))
@@ -130,7 +130,7 @@ def test_the_tuner_picks_among_the_tested_tiles_only(device: Device, kind: str) 
     assert {*candidates(kind_of_device, Product("matmul", "Q4_K", 4096, 4096, 512))} <= tested
     rules = default_table(kind_of_device)
     assert {tile for _, _, tile in rules.matvec.rows} <= {*matvec_tiles(kind_of_device, "rows")}
-    assert {tile for _, tile in rules.matvec.output} <= {*matvec_tiles(kind_of_device, "output")}
+    assert {tile for _, _, tile in rules.matvec.output} <= {*matvec_tiles(kind_of_device, "output")}
     assert {tile for _, tile in rules.matvec.gate_up} <= {*matvec_tiles(kind_of_device, "gate_up")}
     assert {tile for _, tile in rules.matmul.tiles} <= tested
 

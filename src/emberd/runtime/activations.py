@@ -17,7 +17,7 @@ QUANT_RUN = 32
 class PendingNorm:
     """The part of an RMS norm that the reader of the activations has to add: 1 / rms of each row."""
 
-    squares: Tensor  # f32 (rows, width / 32): sums of squares before the norm
+    squares: Tensor  # f32 (rows, width / 16): sums of squares before the norm
     eps: float
 
 
@@ -57,7 +57,7 @@ def activations(
     assert width % QUANT_RUN == 0, width
     norm = None
     if pending_eps is not None:
-        squares = device.empty((rows, width // QUANT_RUN), "f32", "activation squares")
+        squares = device.empty((rows, width // 16), "f32", "activation squares")
         norm = PendingNorm(squares, pending_eps)
     return QuantizedActivations(
         device.empty((rows, width // 4), "u32", "activations"),

@@ -71,7 +71,7 @@ def table_of(device: Device, form: Form, tile: Tile) -> LinearTable:
     if isinstance(tile, MatmulTile):
         return LinearTable(replace(rules.matvec, tokens=0), MatmulTable(((1, tile),)))
     if form == "output":
-        return replace(rules, matvec=replace(rules.matvec, output=((1, tile),)))
+        return replace(rules, matvec=replace(rules.matvec, output=((1, 1, tile),)))
     if form == "gate_up":
         return replace(rules, matvec=replace(rules.matvec, gate_up=((1, tile),)))
     return replace(rules, matvec=replace(rules.matvec, rows=((1, 1, tile),)))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .activations import QUANT_RUN, QuantizedActivations, quantize_include
+from .activations import QuantizedActivations, quantize_include
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
@@ -41,13 +41,13 @@ class MatvecTable:
     """Which tile serves a product: a measured one, else the last of its list whose minima are met.
 
     Up to `tokens` tokens go through matvec, `group` (a power of two up to 8) at a time. A tile of `output`
-    holds whole runs of 32 weight rows, one of `gate_up` whole runs of 64.
+    makes whole groups of activations that share a scale: 16 rows, two rows each for `gate_up`.
     """
 
     tokens: int
     group: int
     rows: tuple[tuple[int, int, MatvecTile], ...]  # least tokens, least weight rows
-    output: tuple[tuple[int, MatvecTile], ...]  # least tokens
+    output: tuple[tuple[int, int, MatvecTile], ...]  # least tokens, least columns
     gate_up: tuple[tuple[int, MatvecTile], ...]  # least tokens
     tuned: Mapping[Product, MatvecTile] = field(default_factory=dict)
 
@@ -56,7 +56,7 @@ class MatvecTable:
         if tile := self.tuned.get(Product.of(form, weight, tokens)):
             return tile
         if form == "output":
-            return self.output_tile(tokens)
+            return self.output_tile(tokens, weight.cols)
         return (
             self.gate_up_tile(tokens) if form == "gate_up" else self.rows_tile(tokens, weight.rows)
         )
@@ -64,8 +64,8 @@ class MatvecTable:
     def rows_tile(self, tokens: int, rows: int) -> MatvecTile:
         return [tile for t, r, tile in self.rows if t <= tokens and r <= rows][-1]
 
-    def output_tile(self, tokens: int) -> MatvecTile:
-        return [tile for t, tile in self.output if t <= tokens][-1]
+    def output_tile(self, tokens: int, cols: int) -> MatvecTile:
+        return [tile for t, c, tile in self.output if t <= tokens and c <= cols][-1]
 
     def gate_up_tile(self, tokens: int) -> MatvecTile:
         return [tile for t, tile in self.gate_up if t <= tokens][-1]
@@ -84,7 +84,7 @@ def default_matvec_table(device: Device) -> MatvecTable:
             tokens=1 << 30,
             group=4,
             rows=((1, 1, MatvecTile(1, 4, 8)),),
-            output=((1, MatvecTile(1, 4, 8)),),
+            output=((1, 1, MatvecTile(1, 4, 8)),),
             gate_up=((1, MatvecTile(1, 4, 16)),),
         )
     lanes = device.subgroup_size or 32
@@ -99,7 +99,11 @@ def default_matvec_table(device: Device) -> MatvecTable:
             (3, 1, MatvecTile(lanes, 2, max(64, lanes), 2)),
             (3, 16384, MatvecTile(lanes, 4, max(64, lanes))),
         ),
-        output=((1, MatvecTile(lanes, 1, lanes * 32) if wide else many), (3, many)),
+        output=(
+            (1, 1, MatvecTile(lanes, 1, lanes * 16) if wide else many),
+            *(((1, 8192, MatvecTile(2 * lanes, 1, lanes * 32)),) if wide else ()),
+            (3, 1, many),
+        ),
         gate_up=((1, MatvecTile(lanes, 4, lanes * 16)),),
     )
 
@@ -109,7 +113,7 @@ def matvec_tiles(device: Device, form: Form) -> tuple[MatvecTile, ...]:
     table = default_matvec_table(device)
     rules = {
         "rows": [tile for _, _, tile in table.rows],
-        "output": [tile for _, tile in table.output],
+        "output": [tile for _, _, tile in table.output],
         "gate_up": [tile for _, tile in table.gate_up],
     }
     lanes = device.subgroup_size or 32
@@ -217,7 +221,7 @@ def output_quantize(
     assert can_fuse_output(table, weight, rows), weight
     outputs = [count, hidden, norm_weight, out.q, out.scales, out.norm.squares]
     tile = table.tile_for("output", weight, rows)
-    assert tile.tile_rows % QUANT_RUN == 0, tile
+    assert tile.tile_rows % out.group == 0, tile
     return _dispatch(
         kernels,
         weight,
@@ -247,7 +251,7 @@ def gate_up_quantize(
     assert out.width == weight.rows // 2 and out.q.shape[0] >= rows and out.norm is None, out.q
     assert can_fuse_gate_up(table, weight, rows), weight
     tile = table.tile_for("gate_up", weight, rows)
-    assert tile.rows > 1 and tile.tile_rows % (2 * QUANT_RUN) == 0, tile
+    assert tile.rows > 1 and tile.tile_rows % (2 * out.group) == 0, tile
     return _dispatch(
         kernels,
         weight,
@@ -280,13 +284,14 @@ def _dispatch(
 ) -> Dispatch:
     norm = None if isinstance(x, Tensor) else x.norm
     inputs = (x,) if isinstance(x, Tensor) else (x.q, x.scales)
+    lanes = _lanes(kernels.device, tile.lanes)
     kernel = kernels.get(
         "matvec",
         {
             "weight": weight.type.name.lower(),
             "operand": "matvec_int8" if weight.is_quantized else "matvec_float",
             "norm": "norm_done" if norm is None else "norm_ahead",
-            "lanes": _lanes(kernels.device, tile.lanes),
+            "lanes": lanes,
             **includes,
         },
         LANES=tile.lanes,
@@ -294,6 +299,7 @@ def _dispatch(
         UNITS=tile.units,
         WG=tile.workgroup,
         M=group,
+        **({"SUBGROUP": kernels.device.subgroup_size or 0} if lanes == "lanes_subgroups" else {}),
         **constants,
     )
     tiles = -(-part.rows // tile.tile_rows)
@@ -315,4 +321,7 @@ def _dispatch(
 def _lanes(device: Device, lanes: int) -> str:
     if lanes == 1:
         return "lanes_single"
-    return "lanes_subgroup" if lanes <= (device.subgroup_size or 0) else "lanes_workgroup"
+    subgroup = device.subgroup_size
+    if subgroup is None:
+        return "lanes_workgroup"
+    return "lanes_subgroup" if lanes <= subgroup else "lanes_subgroups"

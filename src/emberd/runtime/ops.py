@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import DeviceError
-from .activations import QuantizedActivations, quantize_include
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernel, Kernels
@@ -18,12 +17,7 @@ from .kernel import Dispatch, Kernel, Kernels
 Activation = Literal["silu", "gelu"]
 Pairing = Literal["adjacent", "halves"]
 
-MAX_SPLITS = 64
-"""Most workgroups that share one row's context in `attention_decode`."""
-
 _LANES = 128  # of kernels whose lanes are independent
-_HEADS_TOGETHER = 4  # query heads of one attention_decode workgroup
-_SPLIT_TOKENS = 128  # least share of a context that is worth a workgroup of its own
 
 
 def rms_norm(
@@ -179,130 +173,6 @@ def rope_kv_write(
     )
 
 
-def decode_splits(device: Device, *, rows: int, num_kv_heads: int, context: int) -> int:
-    """How many workgroups may share a row's context, so that a few rows still fill the device.
-
-    One where no context is longer than `context` and that is so short that joining shares costs more.
-    """
-    workgroups = rows * num_kv_heads
-    if device.info.is_software or context <= (512 if workgroups >= 128 else 256):
-        return 1
-    return max(1, min(MAX_SPLITS, 1024 // workgroups))
-
-
-def decode_partial_shape(
-    *, rows: int, num_heads: int, head_dim: int, splits: int
-) -> tuple[int, int, int, int]:
-    """Shape of attention_decode's `partial`; one tensor serves every layer and any smaller use."""
-    return (rows, num_heads, splits, head_dim + _kv_dims(head_dim))
-
-
-def attention_decode(
-    kernels: Kernels,
-    heads: Heads,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
-    context_lens: Tensor,
-    rotation: Rotation,
-    partial: Tensor,
-    y: Tensor | QuantizedActivations,
-    count: Tensor,
-    *,
-    rows: int,
-    num_heads: int,
-    num_kv_heads: int,
-    head_dim: int,
-    block_size: int,
-    window: int,
-    scale: float,
-    splits: int,
-) -> list[Dispatch]:
-    """Rotation, KV write and attention of one new token a row; y (T, H, hd), or int8 (T, H · hd) if hd % 32 == 0.
-
-    Row r's new token is token r and the last of its context. Caches u32 (slots, KVH, hd / 2); block_tables
-    i32 (R, B), context_lens i32 (R,), the new token included; window 0: none; `partial` holds
-    `decode_partial_shape` elements. Rows from count (the number of decode rows) on are not touched.
-    """
-    heads.check(rows, num_heads, num_kv_heads, head_dim)
-    rotation.check(head_dim)
-    assert k_cache.shape[1:] == v_cache.shape[1:] == (num_kv_heads, head_dim // 2), k_cache
-    assert block_tables.shape[0] >= rows and context_lens.shape[0] >= rows
-    assert num_heads % num_kv_heads == 0 and 1 <= splits <= MAX_SPLITS
-    kv = _kv_include(kernels.device, head_dim)
-    row_elements = num_heads * splits * (head_dim + _kv_dims(head_dim))
-    assert partial.nbytes >= 4 * rows * row_elements, partial
-    out: tuple[Tensor, ...]
-    groups = {} if isinstance(y, Tensor) else {"GROUP": y.group}
-    if isinstance(y, Tensor):
-        assert y.shape[1:] == (num_heads, head_dim), y
-        target, out = "attended_float", (y,)
-    else:
-        assert head_dim % 32 == 0 and y.width == num_heads * head_dim, y
-        target, out = "attended_int8", (y.q, y.scales)
-    subgroup = kernels.device.subgroup_size
-    out_includes = {"kv": kv}
-    if target == "attended_int8":
-        out_includes["quantize"] = quantize_include(kernels.device)
-    kernel = kernels.get(
-        "attention_decode",
-        {
-            **(out_includes if splits == 1 else {"kv": kv}),
-            "heads": "heads_normed" if rotation.norms else "heads_plain",
-            "reduce": "reduce4_subgroup" if subgroup else "reduce4",
-            "target": target if splits == 1 else "attended_split",
-        },
-        HEAD_DIM=head_dim,
-        HALVES=rotation.pairing == "halves",
-        WG=_decode_lanes(kernels.device, head_dim, splits),
-        SPLIT_TOKENS=_SPLIT_TOKENS,
-        **({"SUBGROUP": subgroup} if subgroup else {}),
-        **(groups if splits == 1 else {}),
-    )
-    head_groups = -(-(num_heads // num_kv_heads) // _HEADS_TOGETHER)
-    caches, places = (k_cache, v_cache), (block_tables, context_lens)
-    angles = (rotation.cos, rotation.sin, *rotation.norms)
-    split = kernels.dispatch(
-        kernel,
-        (heads.qk, heads.v, *caches, *places, *angles, count, *(out if splits == 1 else [partial])),
-        (splits, num_kv_heads * head_groups, rows),
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        block_size=block_size,
-        table_width=block_tables.shape[1],
-        window=window,
-        splits=splits,
-        rope_dim=rotation.dims,
-        scale=scale,
-        eps=rotation.eps,
-        **heads.sizes,
-    )
-    if splits == 1:
-        return [split]
-    merge = kernels.dispatch(
-        kernels.get(
-            "attention_decode_merge",
-            {**out_includes, "target": target},
-            HEAD_DIM=head_dim,
-            WG=64,
-            SPLIT_TOKENS=_SPLIT_TOKENS,
-            **groups,
-        ),
-        (partial, context_lens, count, *out),
-        (num_heads, rows, 1),
-        num_heads=num_heads,
-        window=window,
-        splits=splits,
-    )
-    return [split, merge]
-
-
-def _decode_lanes(device: Device, head_dim: int, splits: int) -> int:
-    """Lanes, and keys a tile: more where one workgroup has a whole context, if workgroup memory allows."""
-    wide = splits == 1 and head_dim <= 128 and device.subgroup_size is not None
-    return 256 if wide and device.max_workgroup_size >= 256 else 128
-
-
 def prefill_tile_size(device: Device, *, num_heads: int) -> int:
     """Query tokens of a tile: larger ones reuse keys more, smaller ones make more workgroups."""
     if device.info.is_software:
@@ -340,14 +210,14 @@ def attention_prefill(
     assert k_cache.shape[1:] == v_cache.shape[1:] == (num_kv_heads, head_dim // 2), k_cache
     assert tiles.shape == (max_tiles, 4) and num_heads % num_kv_heads == 0, tiles
     assert tile_size in (16, 32, 64), tile_size
-    words = head_dim // _kv_dims(head_dim)
+    words = head_dim // kv_dims(head_dim)
     value_keys = 64
     # What the stage holds anyway, and no lane brings more than four words.
     while value_keys * words > min(4 * (tile_size + 2 + 64 + 2), 16 * tile_size):
         value_keys //= 2
     kernel = kernels.get(
         "attention_prefill",
-        {"kv": _kv_include(kernels.device, head_dim)},
+        {"kv": kv_include(kernels.device, head_dim)},
         HEAD_DIM=head_dim,
         BQ=tile_size,
         WG=4 * tile_size,
@@ -385,13 +255,13 @@ def _reducing(
     return kernels.get(name, {"reduce": kernels.reduce, **(includes or {})}, WG=lanes, **constants)
 
 
-def _kv_dims(head_dim: int) -> int:
+def kv_dims(head_dim: int) -> int:
     return 4 if head_dim % 8 == 0 else 2
 
 
-def _kv_include(device: Device, head_dim: int) -> str:
+def kv_include(device: Device, head_dim: int) -> str:
     """Which kv include reads heads of this size. DeviceError for sizes that the attention kernels lack."""
-    if head_dim % 2 or head_dim // _kv_dims(head_dim) > 64:
+    if head_dim % 2 or head_dim // kv_dims(head_dim) > 64:
         raise DeviceError(
             f"attention heads of {head_dim} dims are not supported on {device.name}: a multiple of 8 up to "
             "256, or an even number up to 128; the cpu device takes any"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from ..gguf.spec import ModelSpec
-from . import ops
+from . import decode_attention
 from .activations import activations
 from .device import Device, Tensor
 from .model import ModelWeights
@@ -47,10 +47,10 @@ def _partial_elements(device: Device, spec: ModelSpec, max_rows: int) -> int:
     """Elements that decode attention's partial results take in the most demanding bucket."""
     sizes = []
     for rows in [1 << i for i in range(bucket(max_rows).bit_length())]:
-        splits = ops.decode_splits(
+        splits = decode_attention.decode_splits(
             device, rows=rows, num_kv_heads=spec.num_kv_heads, context=spec.context_length
         )
-        shape = ops.decode_partial_shape(
+        shape = decode_attention.decode_partial_shape(
             rows=rows, num_heads=spec.num_heads, head_dim=spec.head_dim, splits=splits
         )
         sizes.append(math.prod(shape))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from . import linear, ops
+from . import decode_attention, linear, ops
 from .activations import QUANT_RUN, QuantizedActivations
 from .device import Tensor
 from .inputs import StepInputs
@@ -61,7 +61,7 @@ class Transformer:
     def decode_splits(self, rows: int, context: int) -> int:
         """`Shape.splits` for that many rows with contexts of at most `context` tokens."""
         sizes = {"rows": rows, "num_kv_heads": self.weights.spec.num_kv_heads}
-        return ops.decode_splits(self.kernels.device, context=context, **sizes)
+        return decode_attention.decode_splits(self.kernels.device, context=context, **sizes)
 
     def _q8(self, made: QuantizedActivations, rows: int) -> QuantizedActivations:
         """The first rows, of which 16 values share a scale where matvec reads them: that costs it nothing."""
@@ -204,7 +204,7 @@ class Transformer:
         shape: Shape,
     ) -> list[Dispatch]:
         """Rotation, KV write and attention of the decode rows, which come first."""
-        return ops.attention_decode(
+        return decode_attention.attention_decode(
             self.kernels,
             heads,
             self.cache.keys[index],

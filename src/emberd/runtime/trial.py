@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import linear
-from .activations import QUANT_RUN, QuantizedActivations, activations
+from .activations import QuantizedActivations, activations
 from .device import Tensor
 from .kernel import Dispatch, Kernels, run_once
 from .linear import LinearTable, Tile
@@ -26,6 +26,7 @@ TOLERANCE = {"float": 1e-4, "int8": 1e-2}
 _COMPARED_TOKENS = 16
 _DISTINCT_TOKENS = 16
 _EPS = 1e-5
+_GROUP = 16  # values that share a scale where matvec reads them
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,11 @@ class Trial:
         self._ones = device.upload(np.ones(rows, np.float32))
         self._y = self._q8 = None
         if product.form == "gate_up":
-            self._q8 = activations(device, tokens, rows // 2)
+            self._q8 = activations(device, tokens, rows // 2, group=_GROUP)
         else:
             self._y = device.empty((tokens, rows), label="trial")
         if product.form == "output":
-            self._q8 = activations(device, tokens, rows, _EPS)
+            self._q8 = activations(device, tokens, rows, _EPS, _GROUP)
 
     def _random_input(self) -> Tensor | QuantizedActivations:
         device, product = self._kernels.device, self._job.product
@@ -146,7 +147,7 @@ class Trial:
         if self._y is not None:
             return device.read(compared[0]).astype(np.float32)
         q, scales = (device.read(tensor) for tensor in compared)
-        floats: NDArray[np.float32] = q.view(np.int8) * np.repeat(scales[:, ::2, 0], QUANT_RUN, 1)
+        floats: NDArray[np.float32] = q.view(np.int8) * np.repeat(scales[:, :, 0], _GROUP, 1)
         return floats
 
 

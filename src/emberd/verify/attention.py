@@ -15,7 +15,7 @@ from ..gguf.reader import TensorInfo
 from ..gguf.rope import rope_tables
 from ..gguf.spec import ModelFile
 from ..reference import ops as reference
-from ..runtime import ops
+from ..runtime import decode_attention, ops
 from ..runtime.activations import QUANT_RUN, activations
 from ..runtime.device import Tensor
 from ..runtime.kv_cache import BLOCK_SIZE
@@ -170,7 +170,10 @@ def check_attention(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     for window, index in sorted(windows.items()):
         contexts = (*CONTEXTS, window + 40) if window else CONTEXTS
         sizes = {"rows": len(contexts), "num_kv_heads": spec.num_kv_heads}
-        splits = {ops.decode_splits(bench.device, context=n, **sizes) for n in (1, 1 << 20)}
+        splits = {
+            decode_attention.decode_splits(bench.device, context=n, **sizes)
+            for n in (1, 1024, 1 << 20)
+        }
         for count in sorted(splits):
             for form in sorted(forms | {"float"}):  # beside prefill rows it is always float
                 yield _check_decode(bench, model, contexts, index, count, form)
@@ -197,10 +200,10 @@ def _check_decode(
         y: Any = bench.poisoned(rows, heads, head_dim)
         if form == "int8":
             y = activations(bench.device, rows, heads * head_dim, group=GROUP)
-        partial = ops.decode_partial_shape(
+        partial = decode_attention.decode_partial_shape(
             rows=rows, num_heads=heads, head_dim=head_dim, splits=splits
         )
-        steps = ops.attention_decode(
+        steps = decode_attention.attention_decode(
             bench.kernels,
             _heads(bench, model, qkv),
             paged.key_words,

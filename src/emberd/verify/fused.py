@@ -14,7 +14,7 @@ from ..gguf.reader import TensorInfo
 from ..gguf.spec import ModelFile
 from ..reference import ops as reference
 from ..runtime import linear, matvec
-from ..runtime.activations import QUANT_RUN, PendingNorm, QuantizedActivations, activations
+from ..runtime.activations import PendingNorm, QuantizedActivations, activations
 from ..runtime.device import Device
 from ..runtime.matvec import MatvecTable
 from ..runtime.products import Form, Product
@@ -98,7 +98,7 @@ def _check_output(
             return found, before + product
         assert out.norm is not None
         squares = bench.run([], out.norm.squares)[0]
-        sums = (found**2).reshape(tokens, -1, QUANT_RUN).sum(axis=2)
+        sums = (found**2).reshape(tokens, -1, 16).sum(axis=2)
         if relative_error(squares, sums) > TOLERANCE["float"]:
             return squares, sums
         return read_quantized(bench, [], out), decoded(
@@ -171,7 +171,7 @@ def _input(
     values: NDArray[np.float64] = x.astype(np.float64)
     if not pending:
         return x_q8, values
-    squares = (hidden**2).reshape(tokens, -1, QUANT_RUN).sum(axis=2)
+    squares = (hidden**2).reshape(tokens, -1, 16).sum(axis=2)
     rms = np.sqrt((hidden.astype(np.float64) ** 2).mean(axis=1, keepdims=True) + eps)
     return replace(x_q8, norm=PendingNorm(bench.put(squares), eps)), values / rms
 

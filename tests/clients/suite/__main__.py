@@ -20,18 +20,22 @@ from pathlib import Path
 TESTS = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(TESTS))
 
+import psutil  # noqa: E402
+
 from daemon import Daemon, running_daemon  # noqa: E402
 
-from . import agent_model, environments, report  # noqa: E402
+from . import agent_model, environments, report, tokenizer_folder  # noqa: E402
 from .clients import CLIENTS, Client  # noqa: E402
 
 CHECKS = Path(__file__).parent / "checks"
 MODELS = Path(os.environ.get("EMBERD_TEST_MODELS", "~/.cache/emberd-test-models")).expanduser()
+CASES = Path(os.environ.get("EMBERD_CASES", TESTS.parent.parent / "shared" / "cases"))
 FILES = {
     "qwen": "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
     "minilm": "all-MiniLM-L6-v2-F32.gguf",
 }
-STEP = re.compile(r"^(ok|FAIL) ([\w.-]+): ?(.*)$", re.MULTILINE)
+STEP = re.compile(r"^(ok|FAIL) +([\w.-]+): ?(.*)$", re.MULTILINE)
+VERSION = re.compile(r"^version (\S+)$", re.MULTILINE)
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "TMPDIR")
 
 
@@ -50,6 +54,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="emberd-clients-") as name:
         folder = Path(name)
         models = models_folder(folder / "models")
+        tokenizer_folder.write(MODELS / FILES["qwen"], cache / "tokenizer")
         settings = {
             "ctx": 16384,
             "keep_alive": "-1",
@@ -107,6 +112,8 @@ def check(client: Client, daemon: Daemon, cache: Path, folder: Path) -> report.R
         told = f"FAIL install: {error}"
         print(told)
     (cache / f"{client.name}.log").write_text(told)
+    if own := VERSION.search(told):
+        version = own[1]
     steps = [{"name": n, "ok": v == "ok", "told": t} for v, n, t in STEP.findall(told)]
     calls = calls_of(daemon.log[log_at:])
     if errors := [call for call in calls if call[-3] == "5" and not call.endswith("501")]:
@@ -134,7 +141,9 @@ def run(client: Client, daemon: Daemon, environment: Path, folder: Path) -> str:
         "MODEL": "qwen",
         "EMBED_MODEL": "minilm",
         "AGENT_MODEL": "agent",
+        "TOKENIZER": str(environment.parent / "tokenizer"),
         "CLIENT_CACHE": str(environment),
+        "EMBERD_CASES": str(CASES.resolve()),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     command = environments.command(client, environment, CHECKS / client.check)
@@ -153,7 +162,7 @@ def run(client: Client, daemon: Daemon, environment: Path, folder: Path) -> str:
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            end_group(process)
+            end_all(process, home)
         out.seek(0)
         told = out.read()
     if code is None:
@@ -165,12 +174,15 @@ def run(client: Client, daemon: Daemon, environment: Path, folder: Path) -> str:
     return told
 
 
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """The check and what it started."""
-    try:
-        os.killpg(process.pid, 9)
-    except ProcessLookupError:
-        pass
+def end_all(process: subprocess.Popen[bytes], home: Path) -> None:
+    """The check and what it started, also what left its group: everything with that home."""
+    for started in psutil.process_iter():
+        try:
+            if started.environ().get("HOME") == str(home):
+                started.kill()
+        except psutil.Error:
+            continue
+    process.kill()
     process.wait()
 
 

@@ -1,0 +1,189 @@
+"""Attention of one new token a row, as a function: tensors and sizes in, dispatches out.
+
+Picks the kernel for the device and the heads, and into how many workgroups a context is split. A device whose
+subgroups have one size reads keys by groups of lanes; any other by a lane a key.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .activations import QuantizedActivations, quantize_include
+from .compose import Constant
+from .device import Device, Tensor
+from .kernel import Dispatch, Kernel, Kernels
+from .ops import Heads, Rotation, kv_dims, kv_include
+
+MAX_SPLITS = 64
+"""Most workgroups that share one row's context in `attention_decode`."""
+
+_HEADS_TOGETHER = 4  # query heads of one attention_decode workgroup
+_MANY_WORKGROUPS = 256  # that fill a large device
+_SPLIT_TOKENS = 128  # least share of a context that is worth a workgroup of its own
+
+
+def decode_splits(device: Device, *, rows: int, num_kv_heads: int, context: int) -> int:
+    """How many workgroups may share a row's context, so that a few rows still fill the device.
+
+    One where no context is longer than `context` and that is so short that joining shares costs more.
+    """
+    workgroups = rows * num_kv_heads
+    if device.info.is_software or context <= (512 if workgroups >= 128 else 256):
+        return 1
+    most = MAX_SPLITS if context > 2048 else 8
+    return max(1, min(most, _MANY_WORKGROUPS // workgroups))
+
+
+def decode_partial_shape(
+    *, rows: int, num_heads: int, head_dim: int, splits: int
+) -> tuple[int, int, int, int]:
+    """Shape of attention_decode's `partial`; one tensor serves every layer and any smaller use."""
+    return (rows, num_heads, splits, head_dim + kv_dims(head_dim))
+
+
+def attention_decode(
+    kernels: Kernels,
+    heads: Heads,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    context_lens: Tensor,
+    rotation: Rotation,
+    partial: Tensor,
+    y: Tensor | QuantizedActivations,
+    count: Tensor,
+    *,
+    rows: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    block_size: int,
+    window: int,
+    scale: float,
+    splits: int,
+) -> list[Dispatch]:
+    """Rotation, KV write and attention of one new token a row; y (T, H, hd), or int8 (T, H · hd) if hd % 32 == 0.
+
+    Row r's new token is token r and the last of its context. Caches u32 (slots, KVH, hd / 2); block_tables
+    i32 (R, B), context_lens i32 (R,), the new token included; window 0: none; `partial` holds
+    `decode_partial_shape` elements. Rows from count (the number of decode rows) on are not touched.
+    """
+    heads.check(rows, num_heads, num_kv_heads, head_dim)
+    rotation.check(head_dim)
+    assert k_cache.shape[1:] == v_cache.shape[1:] == (num_kv_heads, head_dim // 2), k_cache
+    assert block_tables.shape[0] >= rows and context_lens.shape[0] >= rows
+    assert num_heads % num_kv_heads == 0 and 1 <= splits <= MAX_SPLITS
+    kv = kv_include(kernels.device, head_dim)
+    row_elements = num_heads * splits * (head_dim + kv_dims(head_dim))
+    assert partial.nbytes >= 4 * rows * row_elements, partial
+    out: tuple[Tensor, ...]
+    groups = {} if isinstance(y, Tensor) else {"GROUP": y.group}
+    if isinstance(y, Tensor):
+        assert y.shape[1:] == (num_heads, head_dim), y
+        target, out = "attended_float", (y,)
+    else:
+        assert head_dim % 32 == 0 and y.width == num_heads * head_dim, y
+        target, out = "attended_int8", (y.q, y.scales)
+    out_includes = {}
+    if target == "attended_int8":
+        out_includes["quantize"] = quantize_include(kernels.device)
+    kernel, together = _decode_kernel(
+        kernels,
+        {**out_includes, "target": target} if splits == 1 else {"target": "attended_split"},
+        rotation,
+        head_dim,
+        heads_together(num_heads // num_kv_heads, rows * num_kv_heads * splits),
+        splits,
+        BLOCK_SIZE=block_size,
+        **(groups if splits == 1 else {}),
+    )
+    head_groups = -(-(num_heads // num_kv_heads) // together)
+    caches, places = (k_cache, v_cache), (block_tables, context_lens)
+    angles = (rotation.cos, rotation.sin, *rotation.norms)
+    split = kernels.dispatch(
+        kernel,
+        (heads.qk, heads.v, *caches, *places, *angles, count, *(out if splits == 1 else [partial])),
+        (splits, num_kv_heads * head_groups, rows),
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        table_width=block_tables.shape[1],
+        window=window,
+        splits=splits,
+        rope_dim=rotation.dims,
+        scale=scale * math.log2(math.e),
+        eps=rotation.eps,
+        **heads.sizes,
+    )
+    if splits == 1:
+        return [split]
+    merge = kernels.dispatch(
+        kernels.get(
+            "attention_decode_merge",
+            {**out_includes, "target": target, "kv": kv},
+            HEAD_DIM=head_dim,
+            WG=256 if kernels.device.subgroup_size else 64,
+            SPLIT_TOKENS=_SPLIT_TOKENS,
+            **groups,
+        ),
+        (partial, context_lens, count, *out),
+        (num_heads, rows, 1),
+        num_heads=num_heads,
+        window=window,
+        splits=splits,
+    )
+    return [split, merge]
+
+
+def _decode_kernel(
+    kernels: Kernels,
+    includes: dict[str, str],
+    rotation: Rotation,
+    head_dim: int,
+    together: int,
+    splits: int,
+    **constants: Constant,
+) -> tuple[Kernel, int]:
+    """`attention_decode`, or `attention_decode_subgroups` where device and heads allow it; heads of a workgroup."""
+    device, normed = kernels.device, bool(rotation.norms)
+    subgroup = device.subgroup_size
+    constants |= {
+        "HEAD_DIM": head_dim,
+        "HALVES": rotation.pairing == "halves",
+        "SPLIT_TOKENS": _SPLIT_TOKENS,
+    }
+    parts = 1 << (-(-head_dim // 8) - 1).bit_length()
+    if subgroup is None or head_dim % 8 or rotation.dims % 16 or parts > subgroup:
+        includes["heads"] = "heads_normed" if normed else "heads_plain"
+        includes["kv"] = kv_include(device, head_dim)
+        return kernels.get("attention_decode", includes, WG=128, **constants), _HEADS_TOGETHER
+    includes["heads"] = "octets_normed" if normed else "octets_plain"
+    includes["together"] = "heads_one" if together == 1 else "heads_four"
+    kernel = kernels.get(
+        "attention_decode_subgroups",
+        includes,
+        WG=_decode_lanes(device, head_dim, together, 32 * parts if together * splits == 1 else 128),
+        SUBGROUP=subgroup,
+        PARTS=parts,
+        **constants,
+    )
+    return kernel, together
+
+
+def heads_together(group: int, workgroups: int) -> int:
+    """Query heads of an `attention_decode_subgroups` workgroup: a few short contexts gain by more workgroups.
+
+    `group` heads have one kv head; `workgroups`: of all rows, were as many heads together as can be.
+    """
+    return 1 if group <= 2 or workgroups <= _MANY_WORKGROUPS // 2 else _HEADS_TOGETHER
+
+
+def _decode_lanes(device: Device, head_dim: int, together: int, wanted: int) -> int:
+    """As many lanes as wanted, if workgroup memory holds what their subgroups sum up."""
+    subgroup = device.subgroup_size or 1
+    lanes = max(subgroup, min(wanted, 512, device.max_workgroup_size))
+    while (
+        lanes > subgroup
+        and 8 * head_dim * together * lanes // subgroup > device.max_workgroup_bytes
+    ):
+        lanes //= 2
+    return lanes
