@@ -1,7 +1,8 @@
 """Constraints and forced calls on the wire of all APIs: every spelling reaches the worker as a grammar, and what
 cannot be followed is refused by its field (OC-10, OC-11, OR-02, OL-09, AN-02, K08).
 
-The fake worker follows no grammar; what a grammar allows is asked of the grammar itself.
+The fake worker follows no grammar; what a grammar allows is asked of the grammar itself. Longer than 400 lines because
+the spellings of all APIs are tables over the same texts.
 """
 
 from __future__ import annotations
