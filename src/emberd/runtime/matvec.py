@@ -215,7 +215,7 @@ def output_quantize(
     table: MatvecTable,
 ) -> Dispatch:
     """hidden (rows, weight.rows) += x times `weight`; out = hidden * norm_weight in int8, its 1 / rms pending."""
-    assert out.norm is not None and x.norm is None
+    assert out.norm is not None and x.norm is None and x.rows is None
     assert hidden.shape == (rows, weight.rows) and norm_weight.shape == (weight.rows,), hidden
     assert out.width == weight.rows and out.q.shape[0] >= rows, out.q
     assert can_fuse_output(table, weight, rows), weight
@@ -248,7 +248,12 @@ def gate_up_quantize(
     table: MatvecTable,
 ) -> Dispatch:
     """out (rows, weight.rows / 2) = activation(x times gate) * (x times up) in int8; `weight` holds gate, then up."""
-    assert out.width == weight.rows // 2 and out.q.shape[0] >= rows and out.norm is None, out.q
+    assert (
+        out.width == weight.rows // 2
+        and out.q.shape[0] >= rows
+        and out.norm is None
+        and x.rows is None
+    ), out.q
     assert can_fuse_gate_up(table, weight, rows), weight
     tile = table.tile_for("gate_up", weight, rows)
     assert tile.rows > 1 and tile.tile_rows % (2 * out.group) == 0, tile
@@ -284,12 +289,14 @@ def _dispatch(
 ) -> Dispatch:
     norm = None if isinstance(x, Tensor) else x.norm
     inputs = (x,) if isinstance(x, Tensor) else (x.q, x.scales)
+    given = () if isinstance(x, Tensor) or x.rows is None else (x.rows,)
     lanes = _lanes(kernels.device, tile.lanes)
     kernel = kernels.get(
         "matvec",
         {
             "weight": weight.type.name.lower(),
             "operand": "matvec_int8" if weight.is_quantized else "matvec_float",
+            "token": "token_given" if given else "token_same",
             "norm": "norm_done" if norm is None else "norm_ahead",
             "lanes": lanes,
             **includes,
@@ -306,7 +313,7 @@ def _dispatch(
     folds = -(-tiles // kernels.device.max_grid)
     return kernels.dispatch(
         kernel,
-        [*part.tensors, *inputs, *outputs, *([] if norm is None else [norm.squares])],
+        [*part.tensors, *inputs, *outputs, *given, *([] if norm is None else [norm.squares])],
         (-(-tiles // folds), -(-tokens // group), folds),
         units=weight.cols // (32 if weight.is_quantized else 8),
         num_rows=part.rows,

@@ -106,7 +106,7 @@ class Plans:
         """Make the plans that nearly every user needs first: one sequence's prefill and decode."""
         self.get(PlanKey(self._max_tokens, 0, 1, True, Mode.PLAIN))
         context = self._transformer.weights.spec.context_length
-        for splits in {self._transformer.decode_splits(1, length) for length in (1, context)}:
+        for splits in {self._transformer.decode_splits(1, length) for length in (1, 1024, context)}:
             self.get(PlanKey(1, 1, 1, False, Mode.PLAIN, splits))
 
     def get(self, key: PlanKey) -> Plan:
@@ -118,23 +118,24 @@ class Plans:
         tiles = self._num_tiles(key.tokens) if key.prefill else 0
         sizes = InputSizes(key.tokens, self._max_rows, key.sampled, tiles)
         inputs = StepInputs(self._device, self._input_buffer, sizes)
-        steps = self._transformer.body(
-            inputs, Shape(key.tokens, key.decode_rows, tiles, key.splits)
-        )
+        shape = Shape(key.tokens, key.decode_rows, tiles, key.splits)
+        steps = self._transformer.body(inputs, shape)
         if not key.sampled:
             return Plan(key, inputs, record(self._device, steps, first_rows(self._output, 1)))
-        sampling, output = self._sampling(inputs, key)
+        sampling, output = self._sampling(inputs, key, shape)
         if Mode.MASKS in key.mode:
             later = record(self._device, sampling, output)
             return Plan(key, inputs, record(self._device, steps, output, read_back=False), later)
         return Plan(key, inputs, record(self._device, steps + sampling, output))
 
-    def _sampling(self, inputs: StepInputs, key: PlanKey) -> tuple[list[Dispatch], Tensor]:
+    def _sampling(
+        self, inputs: StepInputs, key: PlanKey, shape: Shape
+    ) -> tuple[list[Dispatch], Tensor]:
         """What comes behind the layers, and what is read back of it."""
         rows, count = key.sampled, inputs["num_sampled"]
         logits = first_rows(self._transformer.scratch.logits, rows)
         output = first_rows(self._output, rows)
-        steps = self._transformer.head(inputs["sampled_tokens"], count, rows)
+        steps = self._transformer.head(inputs["sampled_tokens"], count, rows, shape)
         steps += self._sampler.dispatches(
             logits,
             inputs["sampled_sequences"],
