@@ -125,6 +125,9 @@ class ScriptedRunner:
         self._in_flight: deque[StepOutput] = deque()
         self._held: tuple[Batch, StepOutput] | None = None  # waits for its masks
 
+    def prepare(self) -> bool:
+        return False
+
     def info(self) -> WorkerInfo:
         return WorkerInfo(
             device="scripted",

@@ -240,6 +240,9 @@ class Runner(Protocol):
 
     def info(self) -> WorkerInfo: ...
 
+    def prepare(self) -> bool:
+        """Make one thing that later steps are likely to need; False: nothing is left. Called while idle."""
+
     def submit(self, batch: Batch) -> None:
         """Start a step; returns before it is done where the device allows."""
 

@@ -89,22 +89,3 @@ def test_wrong_ones_are_refused_by_name_oc08_k10(
     response, requests = ask(make_site(), CHAT, **fields)
     assert (response.status_code, requests) == (400, [])
     assert response.json()["error"]["param"] == param
-
-
-def test_keep_alive_is_the_models_from_then_on_oc08_k31(make_site: MakeSite) -> None:
-    site = make_site()
-
-    async def work() -> None:
-        async with site.client() as client:
-            for value, seconds in (
-                (5, 5.0),
-                ("1h30m", 5400.0),
-                ("-1", float("inf")),
-                (None, 300.0),
-            ):
-                body = {"model": "tiny", "prompt": "a", "keep_alive": value}
-                assert (await client.post(COMPLETION, json=body)).status_code == 200
-                (model,) = site.manager.loaded()
-                assert model.keep_alive == seconds
-
-    run(work())

@@ -308,3 +308,17 @@ def test_the_text_side_is_read_once_and_without_a_worker_an23(site: Site) -> Non
         await site.manager.close()
 
     run(work())
+
+
+def test_a_worker_can_ask_for_its_models_vocabulary_k08(site: Site) -> None:
+    """For grammars: it is made when the worker calls, not at the load."""
+
+    async def work() -> None:
+        model = await site.manager.acquire("tiny")
+        table = site.workers[0].token_table()  # type: ignore[attr-defined]
+        assert len(table.pieces) == model.tokenizer.vocab_size
+        assert set(table.end_ids) == model.tokenizer.stop_ids
+        site.manager.release(model)
+        await site.manager.close()
+
+    run(work())

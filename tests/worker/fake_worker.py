@@ -17,7 +17,7 @@ from emberd.protocol import Batch, Runner, WorkerOptions
 from emberd.worker.process import Progress, main
 from fakes import ScriptedRunner
 
-MODES = ("serve", "slow", "bad-file", "no-device", "bug", "exit", "hang", "fail-late")
+MODES = ("serve", "slow", "bad-file", "no-device", "bug", "exit", "hang", "fail-late", "prepare")
 
 
 class SlowRunner(ScriptedRunner):
@@ -26,6 +26,19 @@ class SlowRunner(ScriptedRunner):
     def submit(self, batch: Batch) -> None:
         time.sleep(0.005)
         super().submit(batch)
+
+
+class PreparingRunner(ScriptedRunner):
+    """Has three things to prepare, none of them while it serves; its tokens tell how many are done."""
+
+    def __init__(self, **settings: int) -> None:
+        super().__init__(**settings, next_token=lambda history, params: self.num_prepared)
+        self.num_prepared = 0
+
+    def prepare(self) -> bool:
+        assert not self._in_flight, "prepared while a step runs"
+        self.num_prepared += self.num_prepared < 3
+        return self.num_prepared < 3
 
 
 class FailingRunner(ScriptedRunner):
@@ -55,7 +68,7 @@ def make_runner(options: WorkerOptions, progress: Progress) -> Runner:
     if mode == "hang":
         time.sleep(1000)
     progress(1.0)
-    kinds = {"slow": SlowRunner, "fail-late": FailingRunner}
+    kinds = {"prepare": PreparingRunner, "slow": SlowRunner, "fail-late": FailingRunner}
     return kinds.get(mode, ScriptedRunner)(**settings)
 
 

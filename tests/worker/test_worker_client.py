@@ -73,6 +73,21 @@ def test_streams_side_by_side_equal_lone_runs() -> None:
     asyncio.run(scenario())
 
 
+def test_a_worker_prepares_in_pauses_and_serves_before_it_is_done() -> None:
+    async def scenario() -> None:
+        worker = await start("prepare")
+        counts = []
+        while not counts or counts[-1] < 3:
+            token_ids, _ = await gather(worker, make_request("r", max_tokens=20))
+            assert len({*token_ids}) == 1  # nothing was prepared in the middle of a reply
+            counts.append(token_ids[0])
+            await asyncio.sleep(0.02 * len(counts))
+        assert counts == sorted(counts)
+        await worker.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_worker_does_not_get_the_api_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBERD_API_KEYS", "secret")
     monkeypatch.setenv("EMBERD_API_KEY_FILE", "secrets")

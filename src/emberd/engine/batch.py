@@ -45,7 +45,7 @@ class BatchBuilder:
             for first, row in zip(query_start.tolist(), rows, strict=False)
             for place in row.pooled_places
         ]
-        masked = np.array([row.masked for row in rows], np.bool_)
+        masked = [row.masked for row in rows]
         scored_at, scored_ids = _scored(rows, query_start.tolist())
         return Batch(
             token_ids=_int_array([token_id for row in rows for token_id in _token_ids(row)]),
@@ -58,7 +58,7 @@ class BatchBuilder:
             sample=np.array([row.sample for row in rows], np.bool_),
             admissions=admissions,
             hidden_at=_int_array(hidden_at) if hidden_at else None,
-            masked=masked if masked.any() else None,
+            masked=np.array(masked, np.bool_) if any(masked) else None,
             scored_at=_int_array(scored_at) if scored_at else None,
             scored_ids=_int_array(scored_ids) if scored_at else None,
         )
@@ -82,8 +82,9 @@ def _scored(rows: list[Row], query_start: list[int]) -> tuple[list[int], list[in
     """Token places behind which a prompt token is scored, and those tokens."""
     places, token_ids = [], []
     for first, row in zip(query_start, rows, strict=False):
-        places += [first + position - 1 - row.start for position in row.scored]
-        token_ids += row.scored_ids
+        if row.scored:
+            places += [first + position - 1 - row.start for position in row.scored]
+            token_ids += row.scored_ids
     return places, token_ids
 
 

@@ -7,6 +7,7 @@ gets the next one before the tokens of the last are known.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from emberd.protocol import (
     StepMessage,
     StepOutput,
     TokenIds,
-    TokenLogprobs,
     TokenTable,
 )
 
@@ -147,6 +147,7 @@ class Engine:
 
     def _commit(self, rows: list[Row], output: StepOutput) -> None:
         pooled = scored = 0  # places of the output that were used
+        token_ids = output.token_ids.tolist()
         for place, row in enumerate(rows):
             if row.pooled_places:
                 assert output.hidden is not None
@@ -157,35 +158,29 @@ class Engine:
                 assert output.scores is not None and row.sequence.scores is not None
                 row.sequence.scores.add(row.scored_ids, output.scores, scored)
                 scored += len(row.scored)
-            if not row.sequence.samples:
-                self._finish_read(row)
             if row.sample:
-                self._commit_token(row.sequence, place, output)
+                self._commit_token(row.sequence, token_ids[place], place, output)
+            elif not row.sequence.samples:
+                self._finish_read(row)
 
-    def _commit_token(self, sequence: Sequence, place: int, output: StepOutput) -> None:
+    def _commit_token(
+        self, sequence: Sequence, token_id: int, place: int, output: StepOutput
+    ) -> None:
         sequence.num_pending_tokens -= 1
         if sequence.finish_reason is not None:
             return  # ended while this step was in flight: the extra token is dropped
-        token_id = int(output.token_ids[place])
         try:
             sequence.append(token_id)
         except GrammarError as error:
             self._fail(sequence, str(error))
             return
-        num_top = sequence.params.num_logprobs
-        logprobs: tuple[TokenLogprobs, ...] = ()
-        if num_top is not None:
+        update = SequenceUpdate(sequence.request_id, (token_id,), sequence.finish_reason)
+        if (num_top := sequence.params.num_logprobs) is not None:
             assert output.logprobs is not None
-            logprobs = (output.logprobs.told(place, token_id, num_top),)
-        self._updates.append(
-            SequenceUpdate(
-                sequence.request_id,
-                (token_id,),
-                sequence.finish_reason,
-                logprobs=logprobs,
-                prompt_logprobs=sequence.take_scores(),
-            )
-        )
+            update = replace(update, logprobs=(output.logprobs.told(place, token_id, num_top),))
+        if sequence.scores is not None:
+            update = replace(update, prompt_logprobs=sequence.scores.take())
+        self._updates.append(update)
         if sequence.finish_reason is not None:
             self._finish(sequence)
 
@@ -201,7 +196,7 @@ class Engine:
                 (),
                 sequence.finish_reason,
                 embedding=None if sequence.pool is None else sequence.pool.vector(),
-                prompt_logprobs=sequence.take_scores(),
+                prompt_logprobs=() if sequence.scores is None else sequence.scores.take(),
             )
         )
         self._finish(sequence)

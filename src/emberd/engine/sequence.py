@@ -13,7 +13,6 @@ from emberd.protocol import (
     FloatArray,
     GenerateRequest,
     SamplingParams,
-    TokenLogprobs,
 )
 
 from .grammar import Matcher
@@ -21,6 +20,7 @@ from .pooling import Pool
 from .scores import PromptScores
 
 _NO_SAMPLING = SamplingParams(max_tokens=1)
+_NONE = range(0)
 
 
 class Sequence:
@@ -115,18 +115,16 @@ class Sequence:
             self.num_scored_tokens = max(self.num_scored_tokens, end)
         return Row(self, start, count, sample, scored)
 
-    def take_scores(self) -> tuple[TokenLogprobs, ...]:
-        """The prompt's log-probabilities, the first time."""
-        return () if self.scores is None else self.scores.take()
-
     def append(self, token_id: int) -> None:
         """Add a token that was sampled; sets `finish_reason` when it is the last. Raises GrammarError."""
         self.token_ids.append(token_id)
         if self.matcher is not None:
             self.matcher.take(token_id)
-        if token_id in self._stop_token_ids or (self.matcher is not None and self.matcher.is_over):
+            if self.matcher.is_over:
+                self.finish_reason = "stop"
+        if token_id in self._stop_token_ids:
             self.finish_reason = "stop"
-        elif len(self.token_ids) >= self.max_length:
+        elif self.finish_reason is None and len(self.token_ids) >= self.max_length:
             self.finish_reason = "length"
 
 
@@ -138,7 +136,7 @@ class Row:
     start: int
     count: int
     sample: bool  # whether a token is sampled from the last of them
-    scored: range = range(0)  # prompt positions whose tokens are scored by the ones before them
+    scored: range = _NONE  # prompt positions whose tokens are scored by the ones before them
 
     @property
     def masked(self) -> bool:

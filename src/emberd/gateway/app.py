@@ -10,8 +10,6 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
-from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -19,7 +17,7 @@ from .. import __version__
 from ..config import Config
 from ..errors import EmberdError
 from ..models.manager import ModelManager
-from . import errors, root
+from . import document, errors, root
 from .anthropic import routes as anthropic
 from .edge import Edge
 from .llama import infill as llama_infill
@@ -49,11 +47,6 @@ MODULES = (
     anthropic,
 )
 """Everything that is served: each has a `router`, and `BODIES` that its routes read themselves."""
-
-_KEYS = {
-    "bearer": {"type": "http", "scheme": "bearer"},
-    "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
-}
 
 
 def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = ()) -> FastAPI:
@@ -94,19 +87,7 @@ def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = (
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
-    """The document, with the schemas of the bodies that routes read themselves."""
     if app.openapi_schema is None:
-        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        schemas = [schema for module in MODULES for schema in module.BODIES]
-        bodies = [(schema, "validation") for schema in schemas]
-        _, definitions = models_json_schema(
-            bodies,  # type: ignore[arg-type]
-            ref_template="#/components/schemas/{model}",
-        )
-        document["components"] = {"schemas": definitions["$defs"], "securitySchemes": _KEYS}
-        document["security"] = [{}, *({name: []} for name in _KEYS)]  # {}: where no keys are set
-        for path in document["paths"].values():
-            for operation in path.values():
-                operation["responses"].pop("422", None)  # FastAPI's own, which is never sent
-        app.openapi_schema = document
+        bodies = [schema for module in MODULES for schema in module.BODIES]
+        app.openapi_schema = document.build(app, bodies)
     return app.openapi_schema

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
+from . import document
 from .body import Schema
 from .routing import service_of
 
@@ -29,3 +30,9 @@ async def metrics(request: Request) -> Response:
     """For Prometheus; docs/operations.md tells what each name means."""
     page, content_type = service_of(request).metrics.page(request.headers.get("accept", ""))
     return Response(page, headers={"content-type": content_type})
+
+
+@router.get("/docs", response_class=HTMLResponse)
+async def docs(request: Request) -> Response:
+    """Every route with its body, an example and its answers."""
+    return HTMLResponse(document.page(request.app.openapi()))

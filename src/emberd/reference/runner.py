@@ -88,6 +88,9 @@ class CpuRunner:
         runner._load_seconds = time.perf_counter() - start
         return runner
 
+    def prepare(self) -> bool:
+        return False
+
     def info(self) -> WorkerInfo:
         return WorkerInfo(
             device=f"CPU (NumPy, {num_cores()} cores)",

@@ -21,6 +21,11 @@ MAX_GROUP = 8
 """Most tokens that a workgroup multiplies with the weights it reads."""
 
 
+MAX_BAKED_UNITS = 8
+"""Most units of weights a lane may read where a kernel has its params in its text: a driver that knows how many
+there are reads them all at once, and more of them than this take too many registers."""
+
+
 @dataclass(frozen=True, slots=True)
 class MatvecTile:
     """`lanes` lanes share `rows` weight rows, `units` units of each in flight; `workgroup` lanes a workgroup."""
@@ -323,6 +328,16 @@ def _dispatch(
         tokens=tokens,
         eps=0.0 if norm is None else norm.eps,
     )
+
+
+def gains_by_baking(dispatch: Dispatch) -> bool:
+    """Whether a dispatch, of any kernel, is faster with its params in its text (`Kernels.baked`)."""
+    kernel = dispatch.kernel
+    if kernel.key.name != "matvec":
+        return True
+    constants = dict(kernel.key.constants)
+    units = kernel.unpack(dispatch.params)[[name for name, _ in kernel.fields].index("units")]
+    return constants["ROWS"] * -(-units // constants["LANES"]) <= MAX_BAKED_UNITS
 
 
 def _lanes(device: Device, lanes: int) -> str:

@@ -1,7 +1,7 @@
 """Plans: the ordered dispatches of one kind of step, recorded once for each bucket and then replayed.
 
-A step runs the smallest plan that holds it. Buckets are powers of two, so at most half of a plan's
-rows are idle, and few plans exist.
+Which plan a step runs is plan_key.py's; each one that is made while requests wait costs them up to a tenth of a
+second, so those that a busy daemon needs are made in pauses.
 """
 
 from __future__ import annotations
@@ -17,24 +17,12 @@ from .device import Device, Tensor
 from .inputs import InputSizes, StepInputs
 from .kernel import Dispatch
 from .logprobs import COLUMNS, LogprobKernels
+from .matvec import gains_by_baking
+from .plan_key import Buckets, PlanKey
 from .replay import Recording, Words, record
 from .sampler import Mode, Sampler
-from .scratch import bucket, first_rows
+from .scratch import first_rows
 from .transformer import Shape, Transformer
-
-MIN_PREFILL_TOKENS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class PlanKey:
-    """What a plan can run: up to this many tokens, decode rows and sampled rows."""
-
-    tokens: int
-    decode_rows: int
-    sampled: int
-    prefill: bool
-    mode: Mode
-    splits: int = 1  # workgroups that may share a decode row's context
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +58,8 @@ class Plans:
         words = self._logprobs_at + max_rows * COLUMNS
         self._output = device.empty((words,), "i32", "sampled tokens")
         self._made: dict[PlanKey, Plan] = {}
+        self._buckets = Buckets(max_tokens, max_rows, transformer.decode_splits)
+        self._likely = self._buckets.likely()
 
     def _num_tiles(self, tokens: int) -> int:
         return -(-tokens // self._transformer.tile_size) + self._max_rows
@@ -83,31 +73,21 @@ class Plans:
         found = output[self._logprobs_at :].view(np.float32)
         return found[: rows * COLUMNS].reshape(rows, COLUMNS)
 
-    def key(self, batch: Batch, num_sampled: int, mode: Mode) -> PlanKey:
-        """The smallest bucket that holds such a step."""
-        decode_rows = batch.num_decode_rows
-        prefill = batch.num_tokens > decode_rows
-        least = MIN_PREFILL_TOKENS if prefill else 1
-        rows = min(bucket(decode_rows), self._max_rows)
-        splits = 1
-        if rows:
-            context = int(batch.context_lens[:decode_rows].max())
-            splits = self._transformer.decode_splits(rows, context)
-        return PlanKey(
-            tokens=min(bucket(batch.num_tokens, least), self._max_tokens),
-            decode_rows=rows,
-            sampled=min(bucket(num_sampled), self._max_rows),
-            prefill=prefill,
-            mode=mode,
-            splits=splits,
-        )
+    def for_step(self, batch: Batch, num_sampled: int, mode: Mode) -> Plan:
+        """The smallest plan that holds such a step."""
+        return self.get(self._buckets.key(batch, num_sampled, mode))
 
-    def prepare(self) -> None:
+    def prepare_first(self) -> None:
         """Make the plans that nearly every user needs first: one sequence's prefill and decode."""
-        self.get(PlanKey(self._max_tokens, 0, 1, True, Mode.PLAIN))
-        context = self._transformer.weights.spec.context_length
-        for splits in {self._transformer.decode_splits(1, length) for length in (1, 1024, context)}:
-            self.get(PlanKey(1, 1, 1, False, Mode.PLAIN, splits))
+        for key in self._buckets.first(self._transformer.weights.spec.context_length):
+            self.get(key)
+
+    def prepare_next(self) -> bool:
+        """Make one more plan of those that many sequences at once need; False: there are all of them."""
+        key = next((key for key in self._likely if key not in self._made), None)
+        if key is not None:
+            self.get(key)
+        return key is not None
 
     def get(self, key: PlanKey) -> Plan:
         if key not in self._made:
@@ -119,7 +99,7 @@ class Plans:
         sizes = InputSizes(key.tokens, self._max_rows, key.sampled, tiles)
         inputs = StepInputs(self._device, self._input_buffer, sizes)
         shape = Shape(key.tokens, key.decode_rows, tiles, key.splits)
-        steps = self._transformer.body(inputs, shape)
+        steps = self._baked(key, self._transformer.body(inputs, shape))
         if not key.sampled:
             return Plan(key, inputs, record(self._device, steps, first_rows(self._output, 1)))
         sampling, output = self._sampling(inputs, key, shape)
@@ -156,4 +136,16 @@ class Plans:
                 rows=rows,
             )
             output = first_rows(self._output, self._logprobs_at + rows * COLUMNS)
-        return steps, output
+        return self._baked(key, steps), output
+
+    def _baked(self, key: PlanKey, steps: list[Dispatch]) -> list[Dispatch]:
+        """One stream waits for latencies above all: its kernels have their params in their text."""
+        if not bakes(self._device, key):
+            return steps
+        kernels = self._transformer.kernels
+        return [kernels.baked(step) if gains_by_baking(step) else step for step in steps]
+
+
+def bakes(device: Device, key: PlanKey) -> bool:
+    """Only for plans made at load, since each kernel is compiled for them once more, and where it gains."""
+    return key.tokens == 1 and not device.info.is_software

@@ -117,7 +117,7 @@ class GpuRunner:
             self.max_batch_tokens,
             self.max_sequences,
         )
-        self._plans.prepare()
+        self._plans.prepare_first()
         weights.uploads.wait()
         self._replayer = make_replayer(device, self._plans.output_bytes, self.steps_in_flight)
         self._info = WorkerInfo(
@@ -136,6 +136,10 @@ class GpuRunner:
     def info(self) -> WorkerInfo:
         return self._info
 
+    def prepare(self) -> bool:
+        # A software adapter compiles for seconds, with the cores that a request would want.
+        return not self._device.info.is_software and self._plans.prepare_next()
+
     @property
     def kernels(self) -> Kernels:
         return self._transformer.kernels
@@ -150,7 +154,7 @@ class GpuRunner:
             self._tables.write(batch, changed)
         sampled = np.flatnonzero(batch.sample).astype(np.int32)
         mode = self._sampler.mode_for(batch)
-        plan = self._plans.get(self._plans.key(batch, len(sampled), mode))
+        plan = self._plans.for_step(batch, len(sampled), mode)
         values = plan.inputs.fill(batch, sampled, self._transformer.tile_size)
         self._replayer.submit(plan.recording, plan.inputs.tensor, values)
         output = StepOutput(np.full(batch.num_rows, -1, np.int32))

@@ -6,6 +6,7 @@ The only module that brings engine and runners together; it knows no text and no
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -43,6 +44,9 @@ MakeRunner = Callable[[WorkerOptions, Progress], AnyRunner]
 
 LEAVE_SECONDS = 1.0
 """How long the process may take to end by itself once the gateway is gone."""
+
+QUIET_SECONDS = 0.1
+"""A pause this long is used to prepare what later steps will need, one thing a pause."""
 
 log = logging.getLogger("emberd.worker")
 
@@ -105,10 +109,11 @@ class Inbox:
         """The next message, waited for. Raises EOFError when the gateway is gone."""
         return self._checked(self._messages.get())
 
-    def take_all(self, wait: bool) -> Iterator[object]:
-        """What has arrived; with `wait`, at least one message."""
-        if wait:
-            yield self.take()
+    def take_all(self, wait: float | None) -> Iterator[object]:
+        """What has arrived; where nothing has, what comes within `wait` seconds. None: as long as it takes."""
+        if wait != 0:
+            with contextlib.suppress(queue.Empty):
+                yield self._checked(self._messages.get(timeout=wait))
         while not self._messages.empty():
             yield self._checked(self._messages.get())
 
@@ -141,13 +146,18 @@ def load(channel: Channel, options: WorkerOptions, make_runner: MakeRunner) -> A
     return None
 
 
-def serve(channel: Channel, inbox: Inbox, engine: AnyEngine) -> None:
-    """Step while there is work, wait for a message while there is none. Ends only by an exception:
-    EOFError when the gateway is gone, anything else when a step failed."""
+def serve(
+    channel: Channel, inbox: Inbox, engine: AnyEngine, prepare: Callable[[], bool] = lambda: False
+) -> None:
+    """Step while there is work, wait for a message while there is none, and prepare in the pauses. Ends only
+    by an exception: EOFError when the gateway is gone, anything else when a step failed."""
     told = StepMessage(())
+    unprepared = True
     while True:
         refusals = []
-        for message in inbox.take_all(wait=not engine.has_work):
+        quiet = True
+        for message in inbox.take_all(_wait(engine, unprepared)):
+            quiet = False
             if isinstance(message, GenerateRequest | EmbedRequest):
                 try:
                     engine.add(message)
@@ -157,11 +167,20 @@ def serve(channel: Channel, inbox: Inbox, engine: AnyEngine) -> None:
                 engine.cancel(message.request_id)
             elif isinstance(message, TokenTable) and isinstance(engine, Engine):
                 engine.use_table(message)
+        if quiet and not engine.has_work and unprepared:
+            unprepared = prepare()
+            continue
         step = _step(channel, engine)
         counts = replace(step, updates=())
         if refusals or step.updates or counts != told:
             channel.send(replace(step, updates=(*refusals, *step.updates)))
             told = counts
+
+
+def _wait(engine: AnyEngine, unprepared: bool) -> float | None:
+    if engine.has_work:
+        return 0
+    return QUIET_SECONDS if unprepared else None
 
 
 def _step(channel: Channel, engine: AnyEngine) -> StepMessage:
@@ -192,7 +211,8 @@ def main(make_runner: MakeRunner = load_runner) -> int:
         if runner is None:
             return 1
         try:
-            serve(channel, inbox, make_engine(runner))
+            prepare = (lambda: False) if isinstance(runner, EncoderRunner) else runner.prepare
+            serve(channel, inbox, make_engine(runner), prepare)
         finally:
             runner.close()
     except (EOFError, BrokenPipeError, ConnectionResetError):

@@ -1,0 +1,60 @@
+"""Which plan a step runs: it holds the step, and a busy daemon meets only those that were made before."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from batches import Row, make_batch
+from emberd.protocol import Batch
+from emberd.runtime.plan_key import Buckets
+from emberd.runtime.sampler import Mode
+
+
+def few_splits(rows: int, context: int) -> int:
+    return 1 if context < 256 or rows > 8 else 4
+
+
+def step(decode_rows: int, chunks: list[int]) -> Batch:
+    """So many decode rows at a short context, then these chunks of prompts."""
+    lengths = [*[1] * decode_rows, *chunks]
+    return make_batch(
+        [Row(index, [7] * count, 20, [0] * 64) for index, count in enumerate(lengths)], 16
+    )
+
+
+@pytest.mark.parametrize(("max_tokens", "max_rows"), [(512, 32), (64, 8), (100, 6), (32, 32)])
+def test_a_plan_holds_its_step_and_was_made_in_a_pause(
+    rng: np.random.Generator, max_tokens: int, max_rows: int
+) -> None:
+    buckets = Buckets(max_tokens, max_rows, few_splits)
+    prepared = {*buckets.first(4096), *buckets.likely()}
+    for _ in range(300):
+        decode_rows = int(rng.integers(0, max_rows + 1))
+        chunks: list[int] = []
+        while decode_rows + len(chunks) < max_rows and rng.random() < 0.6:
+            room = max_tokens - decode_rows - sum(chunks)
+            if room < 2:
+                break
+            chunks.append(int(rng.integers(2, room + 1)))
+        if not decode_rows + len(chunks):
+            continue
+        batch = step(decode_rows, chunks)
+        num_sampled = decode_rows + int(rng.integers(0, len(chunks) + 1))
+        key = buckets.key(batch, num_sampled, Mode.PLAIN)
+        assert batch.num_tokens <= key.tokens <= max_tokens
+        assert decode_rows <= key.decode_rows <= min(max_rows, key.tokens)
+        assert num_sampled <= key.sampled <= max_rows
+        assert key.prefill == bool(chunks) and bool(key.decode_rows) == bool(decode_rows)
+        assert key in prepared, key
+
+
+def test_what_only_some_requests_ask_for_is_another_plan() -> None:
+    buckets = Buckets(512, 32, few_splits)
+    plain, masked = (buckets.key(step(3, []), 3, mode) for mode in (Mode.PLAIN, Mode.MASKS))
+    assert plain != masked and masked not in {*buckets.likely()}
+
+
+def test_there_are_few_plans_each_once() -> None:
+    keys = [*Buckets(512, 32, few_splits).likely()]
+    assert len(keys) == len({*keys}) < 50
