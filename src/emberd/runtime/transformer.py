@@ -116,11 +116,10 @@ class Transformer:
         return steps
 
     def head_is_ahead(self, shape: Shape) -> bool:
-        """Whether `body` leaves the head's input too: in decode steps where the last product can."""
+        """Whether `body` leaves the head's input too: where the last product can."""
         last = self.weights.layers[-1]
         return (
-            not shape.tiles
-            and last.post_ffn_norm is None
+            last.post_ffn_norm is None
             and all(matrix.is_quantized for matrix in self.weights.output.matrices)
             and can_fuse_output(self.table.matvec, last.down.matrices[0], shape.tokens)
         )
