@@ -111,6 +111,26 @@ def test_create_from_a_model_ol40(site: Site) -> None:
     run(work())
 
 
+def test_only_fields_that_do_nothing_are_listed(make_site: MakeSite, models_dir: Path) -> None:
+    async def work() -> None:
+        async with make_site(models_dir=models_dir).client() as client:
+            body = {
+                "model": "x",
+                "from": "tiny",
+                "parameters": {"top_k": 1, "mirostat": 2},
+                "colour": "y",
+            }
+            reply = await client.post("/api/create", json=body)
+            ignored = reply.headers["x-emberd-ignored"].split(", ")
+            assert sorted(ignored) == ["colour", "parameters.mirostat"]
+        async with make_site(models_dir=models_dir, strict=True).client() as client:
+            await post(client, "/api/create", model="y", **{"from": "tiny"})
+            said = await post(client, "/api/create", 400, **body)
+            assert "mirostat" in said["error"] and "'from'" not in said["error"]
+
+    run(work())
+
+
 def test_create_from_a_created_model_adds_to_it_ol40(site: Site) -> None:
     async def work() -> None:
         async with site.client() as client:
