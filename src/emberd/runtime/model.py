@@ -146,7 +146,7 @@ class Loader:
             label = members[0][0].name
             matrices.append(upload_matrix(self._device, raws, label, self.uploads))
             stacked_biases.append(self._stack_biases(members))
-            self.nbytes += sum(info.nbytes for info, _ in members)
+            self.nbytes += matrices[-1].nbytes
         return Projection(tuple(matrices), tuple(stacked_biases))
 
     def _stack_biases(

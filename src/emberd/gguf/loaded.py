@@ -1,0 +1,31 @@
+"""What a GPU is given of a tensor: the file's own quant blocks, or Q8_0 made from them where no kernel reads its type."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from gguf import GGMLQuantizationType, quants
+
+from .decoders import Bytes
+from .dequant import DECODED_TYPES, dequantize, row_nbytes
+from .reader import TensorInfo
+
+
+def loaded_type(type: GGMLQuantizationType) -> GGMLQuantizationType:
+    """The type that kernels see: `type` itself, or Q8_0."""
+    return GGMLQuantizationType.Q8_0 if type in DECODED_TYPES else type
+
+
+def loaded_rows(raw: Bytes, type: GGMLQuantizationType) -> Bytes:
+    """(rows, bytes a row) of `type` -> the same rows in `loaded_type(type)`."""
+    if type not in DECODED_TYPES:
+        return raw
+    # A scale that is no number leaves no number behind.
+    with np.errstate(invalid="ignore", over="ignore"):
+        return quants.quantize(dequantize(raw, type), GGMLQuantizationType.Q8_0)
+
+
+def loaded_nbytes(info: TensorInfo) -> int:
+    """Bytes of the tensor as kernels see it."""
+    return prod(info.shape[:-1]) * row_nbytes(loaded_type(info.type), info.shape[-1])
