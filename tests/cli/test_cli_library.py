@@ -75,6 +75,8 @@ def test_create_refers_to_a_file_and_copies_nothing_ol40(
     assert (result.code, result.out) == (0, "brief is created\n")
     assert listed(emberd_cli) == ["brief:latest"]
     assert not [path for path in (tmp_path / "models").rglob("*") if path.stat().st_size > 50_000]
+    shown = emberd_cli("show", "brief", "--modelfile").out
+    assert shown == 'FROM brief:latest\nPARAMETER top_k 3\nSYSTEM """Be brief."""\n'
     modelfile.write_text("FROM brief\nSYSTEM Be long.\n")
     assert emberd_cli("create", "long", "-f", str(modelfile)).code == 0
     assert emberd_cli("cp", "long", "longer").out == "long is also called longer\n"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import ollama
-import openai
 import pytest
 from ollama import Client
 from openai import OpenAI
@@ -124,16 +123,6 @@ def test_openai_streams_calls(via_openai: OpenAI) -> None:
     calls: Any = message.tool_calls
     assert [call.function.name for call in calls] == ["weather", "weather"]
     assert len({call.id for call in calls}) == 2
-
-
-def test_openai_forced_calls_are_refused_in_words(via_openai: OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="tool_choice"):
-        via_openai.chat.completions.create(
-            model="calls",
-            messages=[{"role": "user", "content": "c"}],
-            tools=[WEATHER],
-            tool_choice="required",
-        )
 
 
 @pytest.mark.parametrize("stream", [False, True])

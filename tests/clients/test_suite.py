@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.suite import agent_model, report
+from clients.suite import agent_model, report, writer_model
 from clients.suite.__main__ import CHECKS, STEP, TESTS, calls_of
 from clients.suite.clients import CLIENTS
 from daemon import Daemon, running_daemon
@@ -62,6 +62,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder: Path = tmp_path_factory.mktemp("agent")
     (folder / "models").mkdir()
     agent_model.write(folder / "models" / "agent.gguf")
+    writer_model.write(folder / "models" / "writer.gguf")
     with running_daemon(folder / "models", folder / "daemon", kv_memory="128MiB") as started:
         yield started
 
@@ -87,6 +88,24 @@ def test_the_scripted_agent_calls_the_shell_that_is_offered(agent: Daemon, tool:
 def test_without_tools_the_scripted_agent_makes_a_title(agent: Daemon) -> None:
     body = {"model": "agent", "prompt": "x", "stream": False}
     assert agent.http.post("/api/generate", json=body).json()["response"] == agent_model.PLAIN
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "ends"),
+    [
+        ("Tell me of the sea.", " word39 end.", "stop"),
+        ("x" * 2000, "Some words of a model", "stop"),
+        (f"Write {writer_model.LONG[1]} words.", " and on, long0", "length"),
+    ],
+)
+def test_the_scripted_writer_writes_as_much_as_is_asked_for(
+    agent: Daemon, text: str, said: str, ends: str
+) -> None:
+    messages = [{"role": "user", "content": text}]
+    body = {"model": "writer", "messages": messages, "max_tokens": 100}
+    choice = agent.http.post("/v1/chat/completions", json=body).json()["choices"][0]
+    assert said in choice["message"]["content"]
+    assert choice["finish_reason"] == ends
 
 
 def test_the_tests_that_the_page_names_exist() -> None:

@@ -369,10 +369,10 @@ def test_sampling_reaches_the_worker_with_anthropics_defaults(make_site: MakeSit
         ({"system": [{"type": "image"}]}, "system[0]"),
         ({"thinking": {"type": "sometimes"}}, "thinking.type"),
         ({"output_config": {"effort": "heroic"}}, "output_config.effort"),
-        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
-        ({"output_format": {"type": "json_schema"}}, "output_format"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+        ({"output_format": {"type": "json_schema"}}, "output_format.schema"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
-        ({"tool_choice": {"type": "tool", "name": "w"}}, "tool_choice"),
+        ({"tool_choice": {"type": "tool", "name": "w"}}, "tool_choice.name"),
         ({"tools": [{"name": "w"}]}, "tools[0].input_schema"),
     ],
 )

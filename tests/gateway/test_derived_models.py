@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from emberd.models.recipe import Recipe
-from site_fakes import FakeWorker, Site, run
+from site_fakes import FakeWorker, Site, refused, run
 
 MakeSite = Callable[..., Site]
 MARIO = Recipe.from_json(
@@ -149,6 +149,25 @@ def test_a_dead_worker_is_replaced_for_all_who_shared_it(site: Site) -> None:
                 body = {"model": name, "messages": said("a"), "stream": False}
                 assert (await client.post("/api/chat", json=body)).status_code == 200
             assert len(site.workers) == 2
+
+    run(work())
+
+
+def test_a_load_that_fails_for_all_who_share_it_can_be_tried_again(site: Site) -> None:
+    site.load_error = refused()
+
+    async def work() -> None:
+        async with site.client() as client:
+            bodies = [
+                {"model": name, "messages": said("a"), "stream": False}
+                for name in ("tiny", "mario")
+            ]
+            for status, error in ((500, refused()), (200, None)):
+                site.load_error = error
+                work = [client.post("/api/chat", json=body) for body in bodies]
+                replies = await asyncio.gather(*work)
+                assert [reply.status_code for reply in replies] == [status] * 2
+            assert len(site.workers) == 1
 
     run(work())
 

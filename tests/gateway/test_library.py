@@ -357,6 +357,19 @@ def test_a_model_made_under_a_file_s_name_hides_it_until_it_is_deleted(site: Sit
     run(work())
 
 
+def test_a_delete_for_another_host_deletes_nothing_k34(site: Site) -> None:
+    async def work() -> None:
+        async with site.client() as client:
+            await create(client, model="mario", **{"from": "tiny"})
+            reply = await client.request(
+                "DELETE", "/api/delete", json={"model": "mario"}, headers={"host": "evil.example"}
+            )
+            assert reply.status_code == 403
+            assert "mario:latest" in await names(client)
+
+    run(work())
+
+
 @pytest.mark.parametrize("path", ["/api/push", "/api/me", "/api/signout"])
 def test_what_is_not_served_says_so_ol40(site: Site, path: str) -> None:
     async def work() -> None:

@@ -190,8 +190,8 @@ def test_defaults_are_those_of_ollama_and_the_file_may_recommend_others_ol08(
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"format": "json"}, "'format' is not supported yet"),
-        ({"format": {"type": "object"}}, "'format' is not supported yet"),
+        ({"format": "xml"}, "'format' must be \"json\" or a JSON schema"),
+        ({"format": {"type": "strin"}}, "'format.type': 'strin' is no type"),
         ({"think": True}, '"tiny" does not support thinking'),
         ({"think": "high"}, '"tiny" does not support thinking'),
         ({"suffix": "x"}, '"tiny" does not support insert'),

@@ -161,12 +161,8 @@ def test_wrong_values_are_refused_by_name_k36(
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"tools": [{"type": "function"}], "tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"functions": [{"name": "x"}]}, "functions"),
-        ({"guided_json": {}}, "guided_json"),
     ],
 )
 def test_what_would_change_the_answer_is_refused_rather_than_ignored(

@@ -124,10 +124,6 @@ def test_bad_bodies_are_refused_by_field_k36(site: Site, fields: Json, param: st
     [
         ("conversation", "conv_1"),
         ("prompt", {"id": "p"}),
-        ("text.format", {"format": {"type": "json_object"}}),
-        ("tool_choice", "required"),
-        ("tool_choice", {"type": "function", "name": "w"}),
-        ("tool_choice", {"type": "allowed_tools", "mode": "required", "tools": []}),
     ],
     ids=str,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -233,6 +234,37 @@ def test_a_new_file_is_found_at_once_and_a_removed_one_is_not(
     path.unlink()
     with pytest.raises(ModelNotFoundError):
         store.find("late")
+
+
+def test_names_that_cannot_be_printed_break_no_list(
+    store: ModelStore, home: Path, small: Path, put: Callable[..., Path]
+) -> None:
+    put("models", "good.gguf")
+    put("models", "line\nbreak.gguf")
+    (home / "models" / os.fsdecode(b"no-utf8-\xff")).mkdir()
+    put("models", os.fsdecode(b"no-utf8-\xff"), "q4.gguf")
+    put(".lmstudio", "models", os.fsdecode(b"\xfe"), "repo", "m.gguf")
+    write_store(home / ".ollama" / "models", os.fsdecode(b"h/n/\xff/latest"), small.read_bytes())
+    assert names(store) == {"good:latest"}
+
+
+def test_what_nothing_needs_is_removed_in_time(store: ModelStore, small: Path) -> None:
+    blobs = store.pulled.root / "blobs"
+    blobs.mkdir(parents=True)
+    ages = {
+        "new": 3600,
+        "old": 2 * 86400,
+        "used": 9 * 86400,
+        "cut.part": 2 * 86400,
+        "left.part": 15 * 86400,
+    }
+    for name, age in ages.items():
+        shutil.copy(small, blobs / name)
+        os.utime(blobs / name, (time.time() - age,) * 2)
+    store.keep("mine", blobs / "used")
+    store.pulled.tidy()
+    assert {path.name for path in blobs.iterdir()} == {"new", "used", "cut.part"}
+    assert names(store) == {"mine:latest"}
 
 
 def test_places_are_a_setting() -> None:

@@ -82,6 +82,7 @@ app.command(
         "emberd show smollm2",
         "emberd show ./my-model.gguf --json",
         "emberd show smollm2 --template",
+        "emberd show mario --modelfile > Modelfile",
     )
 )(show)
 app.command(epilog=_examples("emberd stop smollm2"))(stop)

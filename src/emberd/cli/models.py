@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ModelArgument = Annotated[str, typer.Argument(help="A model's name, or the path of a GGUF file.")]
 
 
-@with_settings("host", "port", "socket", "models_dir")
+@with_settings("host", "port", "socket", "models_dir", "places")
 def list_models(config: Config, json: JsonOption = False) -> None:
     """List the models that can be served.
 
@@ -43,7 +43,7 @@ def list_models(config: Config, json: JsonOption = False) -> None:
             ("NAME", "ARCHITECTURE", "PARAMETERS", "TYPE", "SIZE", "MODIFIED"), _cells(rows)
         )
     else:
-        print(f"no models; put GGUF files into {config.models_dir}")
+        print(f"no models; emberd pull brings one, or put GGUF files into {config.models_dir}")
 
 
 def _from_tag(tag: dict[str, Any]) -> dict[str, Any]:
@@ -117,16 +117,27 @@ def ps(config: Config, json: JsonOption = False) -> None:
         print("no model is loaded")
 
 
-@with_settings("models_dir")
+@with_settings("models_dir", "places")
 def show(
     config: Config,
     model: ModelArgument,
     json: JsonOption = False,
     template: Annotated[bool, typer.Option("--template", help="Print the chat template.")] = False,
+    modelfile: Annotated[
+        bool,
+        typer.Option(
+            "--modelfile", help="Print its own system text, parameters and so on as a Modelfile."
+        ),
+    ] = False,
 ) -> None:
     """Show what a model file holds: architecture, sizes, tensor types, metadata."""
     from ..gguf.spec import describe, open_model
+    from ..models.modelfile import format_modelfile
 
+    if modelfile:
+        stored = local_store(config).find(model)
+        print(format_modelfile(stored.recipe.parent or stored.name, stored.recipe), end="")
+        return
     path = model_path(config, model)
     opened = open_model(path)
     try:

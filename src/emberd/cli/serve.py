@@ -26,6 +26,7 @@ def serve(config: Config) -> None:
     if config.api_key_file is not None and readable_by_others(config.api_key_file):
         logger.warning("every user of this machine may read the key file; chmod 600 it")
     store = ModelStore(config.models_dir, config.cache_dir, config.places)
+    store.pulled.tidy()
     names = [store.register(entry) for entry in config.models]
     for name in names:
         store.find(name)  # a file that cannot be served is said now, not by the first request
@@ -47,7 +48,7 @@ def _hint(config: Config, store: ModelStore, names: list[str], place: str) -> st
     """A line to try at once, or where to put a model when there is none."""
     known = names or [model.name for model in store.models()]
     if not known:
-        return f"no models yet: put GGUF files into {store.models_dir}"
+        return f"no models yet: emberd pull brings one, or put GGUF files into {store.models_dir}"
     body = json.dumps(
         {
             "model": short_name(known[0]),

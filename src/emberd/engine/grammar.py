@@ -1,4 +1,4 @@
-"""Grammars: which tokens may come next. The only module that knows llguidance.
+"""Grammars: which tokens may come next. The only module of the engine that knows llguidance.
 
 It sees token ids and the bytes that they write; no text, no schemas, no logits.
 """

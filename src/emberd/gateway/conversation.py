@@ -12,8 +12,14 @@ from typing import Any
 
 from ..errors import BadRequestError
 from ..models.loaded import ModelText
+from ..text.grammar.answer import Constraint
+from ..text.grammar.arguments import Parameters
+from ..text.grammar.notations import Function, calls, notation_of
+from ..text.grammar.reply import ReplyRules, bound
+from ..text.grammar.rules import Rules
 from ..text.reasoning import EFFORTS, Thinking, reasoning_name, thinking_of, with_reasoning_as
-from ..text.reply import ReplyFormat
+from ..text.reply import PLAIN, ReplyFormat
+from ..text.tokenizer import Tokenizer
 from ..text.tools.body import tools_of
 from ..text.tools.prompt import as_text, has_tool_messages
 from ..text.tools.syntax import HERMES, tool_support
@@ -45,6 +51,14 @@ class ThinkingWish:
 
 
 @dataclass(frozen=True, slots=True)
+class ForcedCalls:
+    """The reply must be calls. `name`: of one function alone, and once; `param` is the field that says so."""
+
+    param: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Conversation:
     """Messages and tools as chat templates read them (OpenAI's form, see text/messages.py)."""
 
@@ -54,10 +68,15 @@ class Conversation:
     variables: Mapping[str, Any] = field(default_factory=dict)  # further ones of the template
     template: str | None = None  # instead of the model's own
     one_call: bool = False  # the reply ends where a second call would begin
+    constraint: Constraint | None = None  # on the answer
+    forced: ForcedCalls | None = None
+    schema_paths: Mapping[str, str] = field(default_factory=dict)  # tool: where its schema was sent
 
     def __post_init__(self) -> None:
         for index, tool in enumerate(self.tools or ()):
             _check_tool(tool, f"tools[{index}]")
+        if self.forced is not None:
+            _check_forced(self.forced, self.tools or ())
 
     continued: str = ""  # the beginning of the reply; where there is one, the model does not think
 
@@ -103,7 +122,67 @@ class Conversation:
             form = dataclasses.replace(
                 form, thinking=thinking.tags, inside_thinking=inside, thinking_budget=budget
             )
-        return tuple(ids), form
+        return tuple(ids), self._bound(form, source, model)
+
+    def _bound(self, form: ReplyFormat, template: str, model: ModelText) -> ReplyFormat:
+        """The format with its grammar, where the reply is bound by one. Raises BadRequestError."""
+        answer, forced = self.constraint, self.forced
+        if answer is None and forced is None:
+            return form
+        if self.continued:
+            param = forced.param if forced else answer.param if answer else ""
+            raise BadRequestError(
+                f"'{param}' cannot be served where the last message begins the reply; leave that message out",
+                param,
+            )
+        param = forced.param if forced else answer.param if answer else ""
+        rules = ReplyRules(
+            answer.expression if answer and forced is None else None,
+            (lambda rules: self._calls(rules, form, template)) if self.tools else None,
+            param,
+        )
+        return bound(form, rules, model.tokenizer)
+
+    def _calls(self, rules: Rules, form: ReplyFormat, template: str) -> str:
+        assert form.syntax is not None
+        notation = notation_of(form.syntax.name, template, in_channels=form.in_channels)
+        forced = self.forced
+        functions = []
+        for index, tool in enumerate(self.tools or ()):
+            function, path = tool["function"], f"tools[{index}].function.parameters"
+            path = self.schema_paths.get(function["name"], path)
+            if forced is not None and forced.name not in (None, function["name"]):
+                continue
+            strict = function.get("strict") is True
+            parameters = Parameters(function.get("parameters"), path, strict=strict)
+            if forced is None and not strict and not parameters.enforceable:
+                parameters = Parameters({"type": "object"}, path)
+            functions.append(
+                Function(function["name"], parameters, f"{path.rpartition('.')[0]}.name")
+            )
+        one = self.one_call or (forced is not None and forced.name is not None)
+        return calls(rules, notation, functions, one=one)
+
+
+def plain_form(constraint: Constraint | None, tokenizer: Tokenizer) -> ReplyFormat:
+    """Of a reply to a text that is no conversation. Raises BadRequestError."""
+    if constraint is None:
+        return PLAIN
+    return bound(PLAIN, ReplyRules(constraint.expression, param=constraint.param), tokenizer)
+
+
+def _check_forced(forced: ForcedCalls, tools: Sequence[Mapping[str, Any]]) -> None:
+    """Raises BadRequestError where there is nothing to call."""
+    names = [tool["function"]["name"] for tool in tools]
+    if not names:
+        raise BadRequestError(
+            f"'{forced.param}' forces a call, and there are no tools", forced.param
+        )
+    if forced.name is not None and forced.name not in names:
+        raise BadRequestError(
+            f"'{forced.param}': '{forced.name:.64}' is none of the tools: {', '.join(names):.256}",
+            forced.param,
+        )
 
 
 def _check_tool(tool: Mapping[str, Any], path: str) -> None:

@@ -200,6 +200,8 @@ class Generation:
         """Returns when the sequence has ended or its thinking budget is spent."""
         prompt = sequence.prompt
         params = dataclasses.replace(prompt.params, max_tokens=_num_left(sequence))
+        if number:
+            params = dataclasses.replace(params, grammar=prompt.form.grammar_behind_thinking)
         request = GenerateRequest(
             f"{self.request_id}-{sequence.index}" + (f"-{number}" if number else ""),
             (*prompt.token_ids, *sequence.completion_ids),

@@ -275,6 +275,7 @@ def _prompts(model: LoadedModel, ids: PromptIds, wish: Wish) -> Sequence[Prompt]
                         params,
                         max_tokens=min(params.max_tokens, room),
                         seed=(params.seed + len(prompts)) & 0xFFFF_FFFF,
+                        grammar=ids.form.grammar,
                     ),
                     wish.stop or model.text.recipe.stops,
                     ids.form,

@@ -7,7 +7,6 @@ only when size and SHA-256 are those that were promised.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -20,6 +19,11 @@ import httpx
 
 from .. import __version__
 from ..errors import DownloadError
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: only one process should pull at a time there
+    fcntl = None  # type: ignore[assignment]
 
 CHUNK_BYTES = 1 << 20
 _WAIT_SECONDS = 0.2  # between two looks whether another process is done
@@ -86,7 +90,8 @@ class Download:
         """The part file, locked for this process; None while another one has it."""
         file = open(self._part, "ab", buffering=0)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # It may have been finished or removed between opening and locking.
             if os.path.samestat(os.fstat(file.fileno()), os.stat(self._part)):
                 if not self._target.exists():

@@ -106,11 +106,11 @@ def gguf_files(folder: Path, depth: int) -> Iterator[Path]:
     for entry in entries:
         if entry.name.startswith("."):
             continue
-        if ":" in entry.name or "\\" in entry.name:
+        if set(entry.name) & set(":\\") or not entry.name.isprintable():
             if entry.name.lower().endswith(".gguf"):
                 log_left_out(
                     entry.path,
-                    f"{entry.name}: ':' and '\\' have no place in a name; rename it",
+                    f"{entry.name!a}: ':', '\\' and what cannot be printed have no place in a name; rename it",
                 )
             continue
         if entry.name.lower().endswith(".gguf") and entry.is_file():

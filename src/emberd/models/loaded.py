@@ -29,6 +29,7 @@ from ..text.lengths import refuse_overlong
 from ..text.template import ChatTemplate, render_to_ids
 from ..text.tokenizer import Tokenizer
 from .facts import sampling_hints
+from .names import short_name
 from .recipe import PLAIN, Recipe
 from .store import StoredModel
 
@@ -201,7 +202,7 @@ class LoadedModel:
         """Ids of a prompt for what stands between two texts, of which `param` is the second. Blocks; raises
         BadRequestError where the model has no tokens for that, ContextOverflowError as `raw_ids` does."""
         if self.text.fill is None:
-            raise BadRequestError(f'"{self.name}" does not support insert', param)
+            raise BadRequestError(f'"{short_name(self.name)}" does not support insert', param)
         texts = [before if isinstance(before, str) else "", behind, *(text for _, text in files)]
         refuse_overlong(self.tokenizer, "".join(texts), self.context_length, param)
         return tuple(fill_ids(self.tokenizer, self.text.fill, before, behind, files))

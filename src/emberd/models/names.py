@@ -16,7 +16,7 @@ DEFAULT_TAG = "latest"
 _MAX_NAME_LENGTH = 512
 _MAX_NEW_NAME_LENGTH = 160  # percent-encoded it is the name of a file
 _MAX_SEGMENTS = 4
-_NEW_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,79}")
+_NEW_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -84,7 +84,7 @@ def check_new_name(name: str, param: str = "model") -> str:
     for segment in [*segments[1 if host_and_port else 0 :], tag]:
         if not _NEW_PART.fullmatch(segment):
             raise BadRequestError(
-                f"'{param}' may hold letters, digits, '.', '_' and '-', in parts of 1 to 80 characters that begin "
+                f"'{param}' may hold letters, digits, '.', '_' and '-', in parts of 1 to 96 characters that begin "
                 "with a letter or digit, as owner/name:tag",
                 param,
             )

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from ..errors import BadRequestError, DownloadError, EmberdError, ModelNotFoundError
 from .download import Download, open_client
 from .hub import HubReference, NoSuchRepositoryError, hub_reference, pull_from_hub
-from .names import check_new_name, name_key
+from .names import name_key
 from .registry import Reference, pull_from_registry, reference, without_scheme
 from .store import ModelStore
 
@@ -39,6 +39,7 @@ def pull(
     ModelFileError, DownloadError.
     """
     _, plain = without_scheme(name.strip(), insecure)
+    store.free_name(plain)
     in_hub = hub_reference(plain)
     if in_hub is not None and in_hub.with_host:
         return pull_from_hub(store, in_hub)
@@ -63,7 +64,7 @@ def _from_either(
 
 def pull_url(store: ModelStore, name: str, url: str, insecure: bool = False) -> Iterator[Json]:
     """As `pull`, of one file from anywhere. For commands, never for callers."""
-    name = check_new_name(name)
+    name = store.free_name(name)
     address = urlsplit(url)
     if address.scheme not in ("https", "http") or not address.hostname:
         raise BadRequestError("the URL must begin with https:// or http://", "url")
@@ -225,7 +226,9 @@ class _Pull:
 
     def _finish(self, error: EmberdError | None) -> None:
         self._forget()
-        if error is not None:
+        if error is None:
+            logger.info("pulled '%s'", self._name)
+        else:
             logger.error("pull of '%s' failed: %s", self._name, error)
         for queue in self._listeners:
             if error is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
@@ -28,6 +29,8 @@ from .recipe import PLAIN, Recipe
 
 PULLED = "pulled"
 _VERSION = 1
+_UNUSED_SECONDS = 24 * 3600.0  # of a blob that no name means
+_PART_SECONDS = 14 * 24 * 3600.0
 _MAX_MANIFEST_BYTES = 8 << 20
 
 
@@ -83,6 +86,20 @@ class PullFolder:
                 self._prune(gone)
         except OSError as error:
             raise EmberdError(f"the models folder cannot be changed: {error.strerror}") from None
+
+    def tidy(self) -> None:
+        """Remove what nothing needs any more: uploads of which no model was made, and parts nobody went on with."""
+        needed = {file for found in self.found() for file in _files(found)}
+        now = time.time()
+        for folder in ("blobs", "models", "files/*"):
+            for file in self.root.glob(f"{folder}/*"):
+                is_part = file.name.endswith(".part")
+                keeps = _PART_SECONDS if is_part else _UNUSED_SECONDS
+                if file in needed or (folder == "models" and not is_part):
+                    continue
+                with suppress(OSError):
+                    if now - file.stat().st_mtime > keeps:
+                        file.unlink()
 
     def _prune(self, gone: Found) -> None:
         needed = {file for found in self.found() for file in _files(found)}

@@ -129,13 +129,17 @@ class ModelStore:
 
         Raises BadRequestError for a name that cannot be given.
         """
-        name = check_new_name(name, param)
-        if name_key(name) in {name_key(known) for known in self._registered}:
+        self.pulled.keep(self.free_name(name, param), path, recipe)
+        self._known = None
+
+    def free_name(self, name: str, param: str = "model") -> str:
+        """The full name, if something may be kept under it. Raises BadRequestError."""
+        full = check_new_name(name, param)
+        if name_key(full) in {name_key(known) for known in self._registered}:
             raise BadRequestError(
                 f"'{param}': a file that was named at the daemon's start is called so", param
             )
-        self.pulled.keep(name, path, recipe)
-        self._known = None
+        return full
 
     def check_servable(self, name: str) -> None:
         """Raises ModelFileError where what was kept as `name` cannot be served; it stays until it is deleted."""
@@ -249,7 +253,7 @@ class _Names:
         further: list[tuple[str, Found]] = []
         plain: dict[str, Found] = {}  # real path -> the first that led there
         for found in scanned:
-            names = [found.name, *found.also]
+            names = [name for name in (found.name, *found.also) if name.isprintable()]
             real = os.path.realpath(found.path)
             first = plain.get(real) if found.recipe is None else None
             if first is not None:  # one file, seen from two places

@@ -81,10 +81,11 @@ _TAGS = tuple(
 _ANSWER = ("<response>", "</response>")  # Granite's
 
 CHANNEL_MARK = "<|channel|>"
+CHANNEL_FINAL = f"{CHANNEL_MARK}final<|message|>"
 CHANNELS = ThinkingTags(
     f"{CHANNEL_MARK}analysis<|message|>",
     "<|end|>",
-    f"<|end|><|start|>assistant{CHANNEL_MARK}final<|message|>",
+    f"<|end|><|start|>assistant{CHANNEL_FINAL}",
 )
 """Of replies in channels, which tools/channels.py reads."""
 

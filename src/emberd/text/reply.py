@@ -30,18 +30,26 @@ class ReplyFormat:
     )
     tools: Tools | None = None  # with `syntax`
     one_call: bool = False  # a second call is not to be told: it ends the reply
+    grammar: str | None = None  # of the whole reply, see grammar/reply.py
+    grammar_behind_thinking: str | None = (
+        None  # of what follows once the budget has closed the span
+    )
+
+    @property
+    def in_channels(self) -> bool:
+        return self.thinking is not None and self.thinking.open == CHANNELS.open
 
     @property
     def marks(self) -> tuple[str, ...]:
         """Names that must reach the parser even where they are control tokens."""
-        if self.thinking is CHANNELS:
+        if self.in_channels:
             return channels.MARKS
         of_thinking = self.thinking.tokens if self.thinking else ()
         return of_thinking + (self.syntax.marks if self.syntax else ())
 
     def parser(self, controls: Collection[str] = ()) -> Parser:
         """`controls`: those of `marks` that are control tokens."""
-        if self.thinking is CHANNELS:
+        if self.in_channels:
             return channels.ChannelReader(has_tools=self.tools is not None)
         return ReplyParser(self, controls)
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from ..protocol import TokenTable
 from .bpe import BytePairEncoder, spelled_bytes
+from .grammar.check import Checker
 from .guard import ControlGuard
 from .special import SpecialTokens
 from .spm import ScoredEncoder, piece_bytes
@@ -150,6 +151,16 @@ class Tokenizer:
     def controls(self, names: Iterable[str]) -> dict[str, int]:
         """Those of `names` that are control tokens, with their ids."""
         return {name: self._control[name] for name in names if name in self._control}
+
+    @property
+    def control_names(self) -> Mapping[str, int]:
+        """All control tokens with their ids."""
+        return self._control
+
+    @cached_property
+    def grammar_checker(self) -> Checker:
+        """Tells whether a grammar can be followed."""
+        return Checker(self._control)
 
     def token_table(self) -> TokenTable:
         """The vocabulary as a grammar sees it. Takes a while for large ones."""

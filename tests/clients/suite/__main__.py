@@ -24,7 +24,7 @@ import psutil  # noqa: E402
 
 from daemon import Daemon, running_daemon  # noqa: E402
 
-from . import agent_model, environments, report, tokenizer_folder  # noqa: E402
+from . import agent_model, environments, report, tokenizer_folder, writer_model  # noqa: E402
 from .clients import CLIENTS, Client  # noqa: E402
 
 CHECKS = Path(__file__).parent / "checks"
@@ -96,6 +96,7 @@ def models_folder(folder: Path) -> Path:
             raise SystemExit(f"error: {file} is not in {MODELS}; scripts/fetch-models brings it")
         (folder / f"{name}.gguf").symlink_to(MODELS / file)
     agent_model.write(folder / "agent.gguf")
+    writer_model.write(folder / "writer.gguf")
     return folder
 
 
@@ -141,6 +142,7 @@ def run(client: Client, daemon: Daemon, environment: Path, folder: Path) -> str:
         "MODEL": "qwen",
         "EMBED_MODEL": "minilm",
         "AGENT_MODEL": "agent",
+        "WRITER_MODEL": "writer",
         "TOKENIZER": str(environment.parent / "tokenizer"),
         "CLIENT_CACHE": str(environment),
         "EMBERD_CASES": str(CASES.resolve()),

@@ -7,15 +7,16 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from ...errors import BadRequestError
 from ...models.loaded import LoadedModel, ModelText
 from ...text.reasoning import thinking_of
 from ..body import ignored_header, refuse_ignored
-from ..conversation import Conversation, ThinkingWish
+from ..conversation import Conversation, ForcedCalls, ThinkingWish
 from ..routing import documented, read_body, request_id_of, service_of
 from ..service import PromptIds, Wish
 from ..stream import EventStream, while_connected
 from .messages import continued_text, template_messages
-from .schema import CountTokensRequest, MessagesRequest, refuse_unserved
+from .schema import CountTokensRequest, MessagesRequest, ToolChoice
 from .shape import PING, Answer
 from .tools import Tools, read_tools
 
@@ -27,7 +28,6 @@ DEFAULTS: dict[str, Any] = {"temperature": 1.0}
 @router.post("", openapi_extra=documented(MessagesRequest))
 async def messages(request: Request) -> Response:
     body, raw = await read_body(request, MessagesRequest)
-    refuse_unserved(body)
     tools = read_tools(body.tools, body.tool_choice)
     conversation = _conversation(body, tools)
 
@@ -77,7 +77,25 @@ def _conversation(body: CountTokensRequest, tools: Tools) -> Conversation:
         _thinking(body),
         continued=continued,
         one_call=choice is not None and choice.disable_parallel_tool_use is True,
+        constraint=body.constraint() if isinstance(body, MessagesRequest) else None,
+        forced=_forced(choice),
+        schema_paths={
+            tool.name: f"tools[{index}].input_schema"
+            for index, tool in enumerate(body.tools or ())
+            if tool.name
+        },
     )
+
+
+def _forced(choice: ToolChoice | None) -> ForcedCalls | None:
+    """Raises BadRequestError."""
+    if choice is None or choice.type not in ("any", "tool"):
+        return None
+    if choice.type == "any":
+        return ForcedCalls("tool_choice")
+    if not choice.name:
+        raise BadRequestError("'tool_choice.name' is required", "tool_choice.name")
+    return ForcedCalls("tool_choice.name", choice.name)
 
 
 def _unused_thinking(body: MessagesRequest, model: LoadedModel) -> list[str]:

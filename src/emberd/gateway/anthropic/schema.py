@@ -1,4 +1,4 @@
-"""Anthropic request bodies: the fields that are used, and those that must be refused rather than ignored."""
+"""Anthropic request bodies: the fields that are used."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ...errors import NotSupportedError
+from ...errors import BadRequestError
+from ...text.grammar.answer import Constraint
 from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole
+from ..constraints import format_constraint
 from ..sampling import Sampling
 
 Blocks = list[dict[str, Any]]
@@ -77,21 +79,18 @@ class MessagesRequest(CountTokensRequest):
     def stops(self) -> tuple[str, ...]:
         return tuple(stop for stop in self.stop_sequences or () if stop)
 
+    def constraint(self) -> Constraint | None:
+        """Raises BadRequestError."""
+        in_config = self.output_config.format if self.output_config else None
+        if in_config is not None and self.output_format is not None:
+            raise BadRequestError(
+                "'output_config.format' and 'output_format' cannot both be followed; send one",
+                "output_format",
+            )
+        if in_config is not None:
+            return format_constraint(in_config, "output_config.format")
+        return format_constraint(self.output_format, "output_format")
+
     @property
     def shows_thinking(self) -> bool:
         return self.thinking is None or self.thinking.display != "omitted"
-
-
-def refuse_unserved(body: MessagesRequest) -> None:
-    """Raises NotSupportedError for what would change the answer if it were served."""
-    if body.output_format is not None:
-        raise _unserved("output_format")
-    if body.output_config is not None and body.output_config.format is not None:
-        raise _unserved("output_config.format")
-    if body.tool_choice is not None and body.tool_choice.type in ("any", "tool"):
-        raise _unserved("tool_choice", "that forces a call")
-
-
-def _unserved(field: str, detail: str = "") -> NotSupportedError:
-    subject = f"'{field}' {detail}".rstrip()
-    return NotSupportedError(f"{subject} is not supported by this build; leave it out", field)

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from ...errors import EmberdError
 from ...models.loaded import LoadedModel
 from ..body import ignored_header
+from ..conversation import plain_form
 from ..errors import openai_error
 from ..events import Finish, Reply, TextDelta
 from ..generate import Generation
@@ -29,7 +30,7 @@ Json = dict[str, Any]
 @router.post("/infill", openapi_extra=documented(InfillRequest))
 async def infill(request: Request) -> Response:
     body, raw = await read_body(request, InfillRequest)
-    service = service_of(request)
+    service, constraint = service_of(request), body.constraint()
     name = (await service.manager.find_or_only(body.model)).name
     told_name = body.model or name
     files = [(one.filename or "file", one.text) for one in body.input_extra or ()]
@@ -37,7 +38,8 @@ async def infill(request: Request) -> Response:
     def read_prompts(model: LoadedModel) -> PromptIds:
         before = (body.input_prefix or "") + (body.prompt or "")
         ids = model.fill_ids(before, body.input_suffix or "", "input_suffix", files)
-        return PromptIds((ids,), param="input_prefix")
+        form = plain_form(constraint, model.tokenizer)
+        return PromptIds((ids,), param="input_prefix", form=form)
 
     wish = Wish(body.sampling(), DEFAULTS, body.stops())
     start = service.start(

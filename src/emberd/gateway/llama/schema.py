@@ -10,6 +10,7 @@ from ...config import keep_alive_seconds
 from ...errors import BadRequestError
 from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole
 from ..logprobs import read_bias
+from ..openai.constraints import ConstraintFields
 from ..openai.schema import ChatMessage
 from ..sampling import MAX_PENALTY_WINDOW, Sampling
 
@@ -80,7 +81,7 @@ class ExtraFile(Schema):
     text: Text
 
 
-class InfillRequest(ModelField):
+class InfillRequest(ModelField, ConstraintFields):
     input_prefix: Text | None = None
     input_suffix: Text | None = None
     input_extra: Annotated[list[ExtraFile], Field(max_length=_MAX_FILES), FIRST_FAULT] | None = None

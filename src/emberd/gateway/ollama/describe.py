@@ -36,6 +36,10 @@ _PARAMETERS = {
 _GO_TEMPLATE_NOTE = (
     "the model came with a Go template, which is not run; the file's own chat template is"
 )
+_NO_TEMPLATE_NOTE = (
+    "the model came with a Go template, which is not run, and the file has no chat template: messages are put one "
+    "after the other; create a model of it with a Jinja template"
+)
 _LEFT_OUT = "tokenizer.chat_template"
 
 
@@ -126,7 +130,8 @@ def show(store: ModelStore, config: Config, name: str, verbose: bool) -> Json:
     if recipe.messages:
         described["messages"] = [{"role": role, "content": text} for role, text in recipe.messages]
     if recipe.go_template:
-        described["emberd"]["template"] = _GO_TEMPLATE_NOTE
+        note = _GO_TEMPLATE_NOTE if facts.has_template else _NO_TEMPLATE_NOTE
+        described["emberd"]["template"] = note
     return described
 
 

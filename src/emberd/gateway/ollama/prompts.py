@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...models.loaded import LoadedModel
-from ..conversation import Conversation
+from ..conversation import Conversation, plain_form
 from ..cutting import Cut, Ids, Messages, read_fitting
 from ..service import PromptIds
 from .schema import ChatRequest, GenerateRequest, Message, ToolCall
@@ -18,14 +18,22 @@ from .schema import ChatRequest, GenerateRequest, Message, ToolCall
 def generate_prompt(model: LoadedModel, body: GenerateRequest) -> PromptIds:
     """Raises BadRequestError."""
     prompt = body.prompt or ""
-    if body.suffix:
-        return PromptIds((model.fill_ids(prompt, body.suffix, "suffix"),), param="prompt")
-    if body.raw:
-        return PromptIds((tuple(model.raw_ids(prompt)),), param="prompt")
+    if body.suffix or body.raw:
+        form = plain_form(body.constraint(), model.tokenizer)
+        if body.suffix:
+            ids = model.fill_ids(prompt, body.suffix, "suffix")
+        else:
+            ids = tuple(model.raw_ids(prompt))
+        return PromptIds((ids,), param="prompt", form=form)
     messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
     if body.system:
         messages.insert(0, {"role": "system", "content": body.system})
-    conversation = Conversation(messages, thinking=body.thinking(), template=body.template or None)
+    conversation = Conversation(
+        messages,
+        thinking=body.thinking(),
+        template=body.template or None,
+        constraint=body.constraint(),
+    )
     ids, form = conversation.read(model.text, body.model, model.context_length)
     if body.context:
         bos = model.tokenizer.bos_id
@@ -40,7 +48,9 @@ def chat_prompt(model: LoadedModel, body: ChatRequest, cut: Cut) -> PromptIds:
     messages = [_message(message, names) for message in body.messages]
 
     def read(kept: Messages) -> Ids:
-        conversation = Conversation(kept, body.tools or None, body.thinking())
+        conversation = Conversation(
+            kept, body.tools or None, body.thinking(), constraint=body.constraint()
+        )
         return conversation.read(model.text, body.model, model.context_length)
 
     ids, form = read_fitting(model, messages, read, cut if body.truncate else None)

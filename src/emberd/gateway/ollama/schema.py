@@ -9,6 +9,7 @@ from pydantic import Field
 from ...config import keep_alive_seconds
 from ...errors import BadRequestError
 from ...models.recipe import MAX_STOPS, is_go_template
+from ...text.grammar.answer import Constraint
 from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole
 from ..conversation import ThinkingWish
 from ..logprobs import MAX_TOP
@@ -86,10 +87,21 @@ class GeneratingFields(Schema):
             return ThinkingWish(mode=self.think, required=True)
         return ThinkingWish(mode=True, effort=self.think, required=True)
 
+    def constraint(self) -> Constraint | None:
+        """Raises BadRequestError."""
+        if self.format is None or self.format == "":
+            return None
+        if self.format == "json":
+            return Constraint("object", None, "format")
+        if not isinstance(self.format, dict):
+            raise BadRequestError(
+                "'format' must be \"json\" or a JSON schema, which is an object", "format"
+            )
+        return Constraint("json", self.format, "format")
+
     def refuse_unserved(self) -> None:
         """Raises BadRequestError for what would change the answer if it were served."""
-        if self.format not in (None, ""):
-            raise BadRequestError("'format' is not supported yet; leave it out", "format")
+        self.constraint()
         self.thinking()
         if self.top_logprobs and not self.logprobs:
             raise BadRequestError("'top_logprobs' needs 'logprobs' to be true", "top_logprobs")

@@ -14,6 +14,7 @@ from fastapi.responses import Response
 from ...errors import BadRequestError
 from ...models.loaded import LoadedModel
 from ..body import ignored_header
+from ..conversation import plain_form
 from ..routing import documented, read_body
 from ..service import PromptIds
 from .completion_shape import CompletionShape
@@ -31,6 +32,7 @@ async def completions(request: Request) -> Response:
     body, raw = await read_body(request, CompletionRequest)
     refuse_unserved_completion(body)
     prompts, echo = _prompts(body), bool(body.echo)
+    constraint = body.constraint()
 
     def read_prompts(model: LoadedModel) -> PromptIds:
         def ids(prompt: str | list[int]) -> tuple[int, ...]:
@@ -39,7 +41,8 @@ async def completions(request: Request) -> Response:
                 return model.fill_ids(known, body.suffix, "suffix")
             return tuple(model.raw_ids(known)) if isinstance(known, str) else known
 
-        return PromptIds(tuple(map(ids, prompts)), body.n or 1, "prompt")
+        form = plain_form(constraint, model.tokenizer)
+        return PromptIds(tuple(map(ids, prompts)), body.n or 1, "prompt", form)
 
     generation = await start(
         request,

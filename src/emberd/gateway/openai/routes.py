@@ -18,6 +18,7 @@ from ..body import ignored_header, refuse_ignored
 from ..conversation import Conversation
 from ..routing import documented, read_body, service_of
 from ..service import PromptIds
+from .choice import chosen_tools, schema_paths
 from .messages import template_messages
 from .reasoning import reasoning_names, thinking_wish, unused_fields
 from .schema import ChatCompletionRequest, refuse_unserved_chat
@@ -33,12 +34,16 @@ _TEMPLATE_NAMES = {"messages", "tools", "documents", "add_generation_prompt", "t
 async def chat_completions(request: Request) -> Response:
     body, raw = await read_body(request, ChatCompletionRequest)
     refuse_unserved_chat(body)
+    tools, forced = chosen_tools(body.tools, body.tool_choice)
     conversation = Conversation(
         template_messages(body.messages),
-        None if body.tool_choice == "none" else body.tools or None,
+        tools,
         thinking_wish(body),
         _template_variables(body),
         one_call=body.parallel_tool_calls is False,
+        constraint=body.constraint(),
+        forced=forced,
+        schema_paths=schema_paths(body.tools),
     )
 
     def read_prompts(model: LoadedModel) -> PromptIds:

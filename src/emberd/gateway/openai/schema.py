@@ -11,6 +11,7 @@ from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole
 from ..logprobs import MAX_TOP, read_bias
 from ..ollama.schema import Options
 from ..sampling import MAX_PENALTY_WINDOW, Sampling, filled
+from .constraints import ConstraintFields
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 KeepAlive = Number | Text
@@ -121,7 +122,7 @@ class Thinking(Schema):
     budget_tokens: Budget | None = None
 
 
-class ChatCompletionRequest(SamplingFields):
+class ChatCompletionRequest(SamplingFields, ConstraintFields):
     messages: Annotated[
         list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES), FIRST_FAULT
     ]
@@ -129,16 +130,10 @@ class ChatCompletionRequest(SamplingFields):
     tools: list[dict[str, Any]] | None = None
     tool_choice: Text | dict[str, Any] | None = None
     parallel_tool_calls: Flag | None = None
-    response_format: dict[str, Any] | None = None
     logprobs: Flag | None = None
     top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_TOP)] | None = None
     modalities: list[Text] | None = None
     functions: list[dict[str, Any]] | None = None
-    grammar: Any = None
-    structured_outputs: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: Text | None = None
     reasoning: Reasoning | None = None
@@ -147,7 +142,7 @@ class ChatCompletionRequest(SamplingFields):
     thinking_token_budget: Budget | None = None
 
 
-class CompletionRequest(SamplingFields):
+class CompletionRequest(SamplingFields, ConstraintFields):
     prompt: (
         Text
         | Annotated[list[Text], FIRST_FAULT]
@@ -159,39 +154,20 @@ class CompletionRequest(SamplingFields):
     echo: Flag | None = None
     logprobs: Annotated[Whole, Field(ge=0, le=5)] | None = None
     suffix: Text | None = None
-    grammar: Any = None
-    structured_outputs: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-
-
-_CONSTRAINTS = ("grammar", "structured_outputs", "guided_json", "guided_regex", "guided_choice")
 
 
 def refuse_unserved_chat(body: ChatCompletionRequest) -> None:
     """Raises NotSupportedError or BadRequestError for what would change the answer if it were served."""
-    _refuse_shared(body)
-    kind = (body.response_format or {}).get("type", "text")
-    if kind != "text":
-        raise _unserved("response_format", f"type '{kind}'")
     if body.top_logprobs is not None and not body.logprobs:
         raise BadRequestError("'top_logprobs' needs 'logprobs' to be true", "top_logprobs")
     if any(kind != "text" for kind in body.modalities or ()):
         raise _unserved("modalities", "other than text")
     if body.functions:
         raise _unserved("functions", "(send 'tools')")
-    if isinstance(body.tool_choice, dict) or body.tool_choice == "required":
-        raise _unserved("tool_choice", "that forces a call")
-    if body.tool_choice not in (None, "auto", "none"):
-        raise BadRequestError(
-            "'tool_choice' must be none, auto, required or an object", "tool_choice"
-        )
 
 
 def refuse_unserved_completion(body: CompletionRequest) -> None:
     """As refuse_unserved_chat."""
-    _refuse_shared(body)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise BadRequestError("'best_of' must equal 'n'", "best_of")
     if body.max_tokens == 0 and not body.echo:
@@ -201,12 +177,6 @@ def refuse_unserved_completion(body: CompletionRequest) -> None:
         )
     if body.echo and body.suffix:
         raise BadRequestError("'echo' does not go together with 'suffix'", "echo")
-
-
-def _refuse_shared(body: ChatCompletionRequest | CompletionRequest) -> None:
-    for name in _CONSTRAINTS:
-        if getattr(body, name) is not None:
-            raise _unserved(name)
 
 
 def _unserved(field: str, detail: str = "") -> NotSupportedError:

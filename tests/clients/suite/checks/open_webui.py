@@ -1,6 +1,7 @@
 """Open WebUI in headless Chromium, with an OpenAI connection and with an Ollama one.
 
-Drives the handed script, which installs what it needs, prints a line a step and leaves screenshots.
+Drives the handed script, which installs what it needs, prints a line a step and leaves screenshots. The model
+is the scripted writer.
 """
 
 import os
@@ -9,14 +10,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-from check import BASE, EMBED_MODEL, MODEL
+from check import BASE, EMBED_MODEL
 
 script = Path(os.environ["EMBERD_CASES"]) / "openwebui_test.py"
 if not script.is_file():
     print(f"FAIL script: {script.name} is not among the handed cases (EMBERD_CASES)")
     raise SystemExit(1)
 print("version", re.search(r"open-webui==([\d.]+)", script.read_text())[1], flush=True)
-command = [sys.executable, str(script), "--base-url", BASE, "--model", MODEL, "--api", "both"]
-command += ["--embed-model", EMBED_MODEL, "--timeout", "600", "--budget", "4800"]
+command = [
+    sys.executable,
+    str(script),
+    "--base-url",
+    BASE,
+    "--model",
+    os.environ["WRITER_MODEL"],
+    "--api",
+    "both",
+]
+command += ["--embed-model", EMBED_MODEL, "--timeout", "240", "--budget", "2400"]
 command += ["--work", str(Path(os.environ["CLIENT_CACHE"]) / "work")]
 raise SystemExit(subprocess.run(command).returncode)

@@ -21,7 +21,7 @@ settings.mkdir(parents=True)
                     "baseUrl": url,
                     "api": api,
                     "apiKey": "none",
-                    "models": [{"id": AGENT_MODEL}, {"id": MODEL, "maxTokens": 24}],
+                    "models": [{"id": AGENT_MODEL}, {"id": MODEL, "maxTokens": 200}],
                 }
                 for name, (api, url) in PROVIDERS.items()
             }
@@ -52,7 +52,7 @@ def messages():
 @step
 def real_model():
     """Its whole prompt, read by a real model."""
-    told = output(command("chat", MODEL, "Say hi."), Path.cwd(), 400, {"PI_OFFLINE": "1"})
+    told = output(command("chat", MODEL, "Say hi."), Path.cwd(), 900, {"PI_OFFLINE": "1"})
     assert told.strip(), "nothing was said"
     return told
 

@@ -62,6 +62,9 @@ class Asked:
             self.tools.functions,
             ThinkingWish(mode, effort if mode else None, param="reasoning.effort"),
             one_call=self.body.parallel_tool_calls is False,
+            constraint=self.body.constraint(),
+            forced=self.tools.forced,
+            schema_paths=self.tools.schema_paths,
         )
 
 

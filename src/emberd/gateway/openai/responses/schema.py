@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ....errors import BadRequestError, NotSupportedError
+from ....text.grammar.answer import Constraint
 from ...body import FIRST_FAULT, MAX_MESSAGES, Flag, Schema, Text, Whole
+from ...constraints import format_constraint
 from ...logprobs import MAX_TOP
 from ..schema import SamplingFields
 
@@ -23,12 +25,8 @@ class Reasoning(Schema):
     summary: Text | None = None
 
 
-class TextFormat(Schema):
-    type: Text
-
-
 class TextOptions(Schema):
-    format: TextFormat | None = None
+    format: Json | None = None
 
 
 class PromptFields(Schema):
@@ -52,6 +50,10 @@ class PromptFields(Schema):
     truncation: Literal["auto", "disabled"] | None = None
     conversation: Any = None
     prompt: Any = None
+
+    def constraint(self) -> Constraint | None:
+        """Raises BadRequestError."""
+        return format_constraint(self.text.format if self.text else None, "text.format")
 
 
 class InputTokensRequest(PromptFields):
@@ -80,8 +82,7 @@ def refuse_unserved(body: PromptFields) -> None:
         raise _unserved("conversation", "(send 'previous_response_id', or the items)")
     if body.prompt is not None:
         raise _unserved("prompt", "(send 'instructions' and 'input')")
-    if body.text is not None and body.text.format is not None and body.text.format.type != "text":
-        raise _unserved("text.format", f"of type '{body.text.format.type:.64}'")
+    body.constraint()
     if not isinstance(body, ResponsesRequest):
         return
     if body.background and body.stream:

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ....errors import BadRequestError, NotSupportedError
+from ....errors import BadRequestError
 from ....text.messages import check_depth
+from ...conversation import ForcedCalls
 
 Json = dict[str, Any]
 _IN_PICTURES = ("computer",)
@@ -39,6 +40,8 @@ class Tools:
     functions: list[Json] | None = None
     known: Mapping[str, Tool] = field(default_factory=dict)
     left_out: Sequence[str] = ()
+    forced: ForcedCalls | None = None
+    schema_paths: Mapping[str, str] = field(default_factory=dict)
 
     def shown_name(self, name: str, namespace: str | None) -> str:
         """The name under which the model knows a tool of the caller."""
@@ -53,10 +56,11 @@ class Tools:
 
 
 def read_tools(tools: Sequence[Json] | None, choice: str | Json | None) -> Tools:
-    """Raises BadRequestError and NotSupportedError."""
+    """Raises BadRequestError."""
     functions: list[Json] = []
     known: dict[str, Tool] = {}
     left_out: dict[str, None] = {}
+    paths: dict[str, str] = {}
     check_depth(tools, "tools")
     check_depth(choice, "tool_choice")
     flat = list(_flat(tools or (), "tools"))
@@ -82,11 +86,12 @@ def read_tools(tools: Sequence[Json] | None, choice: str | Json | None) -> Tools
                 f"'{path}.name': '{tool.name:.64}' names two tools", f"{path}.name"
             )
         known[shown] = tool
+        paths[shown] = f"{path}.parameters"
         functions.append({"type": "function", "function": {**function, "name": shown}})
-    allowed = _allowed(choice, known)
+    allowed, forced = _allowed(choice, known)
     if allowed is not None:
         functions = [one for one in functions if one["function"]["name"] in allowed]
-    return Tools(functions or None, known, list(left_out))
+    return Tools(functions or None, known, list(left_out), forced, paths)
 
 
 def custom_input(arguments: str) -> str:
@@ -134,6 +139,8 @@ def _function(raw: Json, path: str, namespace: str | None) -> tuple[Json, Tool]:
     if custom and (grammar := _grammar(raw)):
         description = f"{description or ''}\nThe input follows this grammar:\n{grammar}".lstrip()
     function: Json = {"parameters": parameters or {"type": "object", "properties": {}}}
+    if raw.get("strict") is True:
+        function["strict"] = True
     if description is not None:
         function["description"] = description
     return function, Tool(name, namespace, custom)
@@ -146,26 +153,37 @@ def _grammar(raw: Json) -> str | None:
     return definition if isinstance(definition, str) else None
 
 
-def _allowed(choice: str | Json | None, known: Mapping[str, Tool]) -> set[str] | None:
-    """Names of the functions that may be called; None: all of them."""
+def _allowed(
+    choice: str | Json | None, known: Mapping[str, Tool]
+) -> tuple[set[str] | None, ForcedCalls | None]:
+    """Names of the functions that may be called, None: all of them; and whether one must be."""
     if choice in (None, "auto"):
-        return None
+        return None, None
     if choice == "none":
-        return set()
-    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        listed = choice.get("tools")
-        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-            raise BadRequestError(
-                "'tool_choice.tools' must be a list of objects", "tool_choice.tools"
-            )
-        names = [one.get("name") for one in listed]
-        if choice.get("mode", "auto") == "auto":
-            return {shown for shown, tool in known.items() if tool.name in names}
-    elif choice != "required" and not isinstance(choice, dict):
-        raise BadRequestError(
-            "'tool_choice' must be none, auto, required or an object", "tool_choice"
-        )
-    raise NotSupportedError(
-        "'tool_choice' that forces a call is not supported by this build; leave it out",
+        return set(), None
+    if choice == "required":
+        return None, ForcedCalls("tool_choice")
+    if isinstance(choice, dict):
+        if choice.get("type") in ("function", "custom"):
+            name = choice.get("name")
+            if not isinstance(name, str):
+                raise BadRequestError("'tool_choice.name' must be a text", "tool_choice.name")
+            shown = next((shown for shown, tool in known.items() if tool.name == name), name)
+            return None, ForcedCalls("tool_choice.name", shown)
+        if choice.get("type") == "allowed_tools":
+            return _listed(choice, known)
+    raise BadRequestError(
+        "'tool_choice' must be none, auto, required, or an object of type function, custom or allowed_tools",
         "tool_choice",
     )
+
+
+def _listed(choice: Json, known: Mapping[str, Tool]) -> tuple[set[str], ForcedCalls | None]:
+    listed, mode = choice.get("tools"), choice.get("mode", "auto")
+    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+        raise BadRequestError("'tool_choice.tools' must be a list of objects", "tool_choice.tools")
+    if mode not in ("auto", "required"):
+        raise BadRequestError("'tool_choice.mode' must be auto or required", "tool_choice.mode")
+    names = [one.get("name") for one in listed]
+    forced = ForcedCalls("tool_choice.tools") if mode == "required" else None
+    return {shown for shown, tool in known.items() if tool.name in names}, forced

@@ -1,0 +1,205 @@
+"""How calls are written in each notation of tools/syntax.py, so that its reader reads them.
+
+In `call`, %N is the function's name, %A its arguments, %I a number, %C an id of nine letters and digits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .arguments import Parameters, Write, as_json, as_keywords, as_tagged
+from .gemma import as_gemma
+from .rules import Rules, literal
+from .schema import refused
+
+
+@dataclass(frozen=True, slots=True)
+class Notation:
+    call: str
+    arguments: Write = as_json
+    between: str = "\n"
+    before: str = ""
+    after: str = ""
+    opening: str = (
+        ""  # what a call, or the first one, begins with, and no other text; "" where there is none
+    )
+    always_one: bool = False
+    dotted_names: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    name: str
+    parameters: Parameters
+    path: str
+
+
+_PLACE = re.compile(r"(%[NAIC])")
+_NAME = re.compile(r"[\w.\-]+")
+
+_HERMES = Notation(
+    '<tool_call>\n{"name": "%N", "arguments": %A}\n</tool_call>', opening="<tool_call>"
+)
+_CHANNELS = Notation(
+    "<|channel|>commentary to=functions.%N <|constrain|>json<|message|>%A", always_one=True
+)
+_PYTHONIC = Notation("%N(%A)", as_keywords, between=", ", before="[", after="]", dotted_names=False)
+
+
+def _listed(call: str, before: str, after: str) -> Notation:
+    return Notation(
+        call, between=", ", before=before, after=after, opening=before.removesuffix("[")
+    )
+
+
+def _xml(template: str) -> Notation:
+    write = as_tagged("<parameter=%N>\n", "\n</parameter>\n", r"</?(parameter|function)")
+    call = "<function=%N>\n%A</function>"
+    if "<tool_call>" not in template:
+        return Notation(call, write, opening="<function=")
+    return Notation(f"<tool_call>\n{call}\n</tool_call>", write, opening="<tool_call>")
+
+
+def _invoke(template: str) -> Notation:
+    write = as_tagged('<parameter name="%N">', "</parameter>\n", r"</?[^<>\s]*(parameter|invoke)")
+    mark = "minimax:tool_call"
+    before, after = (f"<{mark}>\n", f"\n</{mark}>") if mark in template else ("", "")
+    return Notation(
+        '<invoke name="%N">\n%A</invoke>',
+        write,
+        before=before,
+        after=after,
+        opening='<invoke name="',
+    )
+
+
+def _dsml(template: str) -> Notation:
+    write = as_tagged(
+        '<｜DSML｜parameter name="%N" string="%T">',
+        "</｜DSML｜parameter>\n",
+        r"</?[^<>\s]*(parameter|invoke)",
+    )
+    return Notation(
+        '<｜DSML｜invoke name="%N">\n%A</｜DSML｜invoke>',
+        write,
+        before="<｜DSML｜function_calls>\n",
+        after="\n</｜DSML｜function_calls>",
+    )
+
+
+def _key_value(template: str) -> Notation:
+    write = as_tagged(
+        "<arg_key>%N</arg_key>\n<arg_value>", "</arg_value>\n", r"</?(arg_|tool_call)"
+    )
+    return Notation("<tool_call>%N\n%A</tool_call>", write, opening="<tool_call>")
+
+
+def _mistral(template: str) -> Notation:
+    if "[ARGS]" not in template:
+        return _listed('{"name": "%N", "arguments": %A}', "[TOOL_CALLS][", "]")
+    call_id = "[CALL_ID]%C" if "[CALL_ID]" in template else ""
+    return Notation(f"[TOOL_CALLS]%N{call_id}[ARGS]%A", between="", opening="[TOOL_CALLS]")
+
+
+def _deepseek(template: str) -> Notation:
+    begin, end, sep = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
+    call, between = f"{begin}%N{sep}%A{end}", ""
+    if "```json" in template:
+        call, between = f"{begin}function{sep}%N\n```json\n%A\n```{end}", "\n"
+    return Notation(
+        call,
+        before="<｜tool▁calls▁begin｜>",
+        between=between,
+        after="<｜tool▁calls▁end｜>",
+        opening=begin,
+    )
+
+
+_NOTATIONS: dict[str, Notation | Callable[[str], Notation]] = {
+    "hermes": _HERMES,
+    "xml": _xml,
+    "functionary": Notation("<function=%N>%A</function>", between="", opening="<function="),
+    "mcp": Notation(
+        "<use_mcp_tool>\n<tool_name>%N</tool_name>\n<arguments>\n%A\n</arguments>\n</use_mcp_tool>",
+        opening="<use_mcp_tool>",
+    ),
+    "invoke": _invoke,
+    "dsml": _dsml,
+    "apertus": _listed('{"%N": %A}', "<|tools_prefix|>[", "]<|tools_suffix|>"),
+    "key-value": _key_value,
+    "functiongemma": Notation(
+        "<start_function_call>call:%N%A<end_function_call>",
+        as_gemma("<escape>"),
+        between="",
+        opening="<start_function_call>",
+    ),
+    "gemma4": Notation(
+        "<|tool_call>call:%N%A<tool_call|>", as_gemma('<|"|>'), between="", opening="<|tool_call>"
+    ),
+    "mistral": _mistral,
+    "deepseek": _deepseek,
+    "kimi": Notation(
+        "<|tool_call_begin|>functions.%N:%I<|tool_call_argument_begin|>%A<|tool_call_end|>",
+        between="",
+        before="<|tool_calls_section_begin|>",
+        after="<|tool_calls_section_end|>",
+        opening="<|tool_call_begin|>",
+    ),
+    "command": Notation(
+        '{"tool_call_id": "%I", "tool_name": "%N", "parameters": %A}',
+        between=",\n    ",
+        before="<|START_ACTION|>[\n    ",
+        after="\n]<|END_ACTION|>",
+        opening="<|START_ACTION|>",
+    ),
+    "lfm2": Notation(
+        "%N(%A)",
+        as_keywords,
+        between=", ",
+        before="<|tool_call_start|>[",
+        after="]<|tool_call_end|>",
+        opening="<|tool_call_start|>",
+        dotted_names=False,
+    ),
+    "granite": _listed('{"name": "%N", "arguments": %A}', "<|tool_call|>[", "]"),
+    "gigachat": Notation(
+        '<|function_call|>{"name": "%N", "arguments": %A}', opening="<|function_call|>"
+    ),
+    "pythonic": _PYTHONIC,
+    "llama-json": Notation('{"name": "%N", "parameters": %A}', between="; "),
+}
+
+
+def notation_of(syntax_name: str, template: str, *, in_channels: bool) -> Notation:
+    """`template`: the model's chat template, which tells the variants of a notation apart."""
+    if in_channels:
+        return _CHANNELS
+    found = _NOTATIONS[syntax_name]
+    return found if isinstance(found, Notation) else found(template)
+
+
+def calls(rules: Rules, notation: Notation, functions: Sequence[Function], *, one: bool) -> str:
+    """One call or more. Raises BadRequestError."""
+    call = rules.rule(" | ".join(_call(rules, notation, function) for function in functions))
+    more = "" if one or notation.always_one else f"({rules.text(notation.between)} {call})*"
+    before, after = rules.text(notation.before), rules.text(notation.after)
+    return rules.rule(" ".join(part for part in (before, call, more, after) if part))
+
+
+def _call(rules: Rules, notation: Notation, function: Function) -> str:
+    fits = _NAME.fullmatch(function.name) if notation.dotted_names else function.name.isidentifier()
+    if not fits:
+        raise refused(
+            function.path,
+            f"'{function.name:.64}' is no name that this model's notation of calls can hold",
+        )
+    parts = {
+        "%N": literal(function.name),
+        "%A": notation.arguments(rules, function.parameters),
+        "%I": "/[0-9]{1,2}/",
+        "%C": "/[a-zA-Z0-9]{9}/",
+    }
+    found = (parts[p] if p in parts else rules.text(p) for p in _PLACE.split(notation.call))
+    return " ".join(part for part in found if part)

@@ -1,0 +1,285 @@
+"""JSON schemas to documents that llguidance enforces in full: what it would not enforce is refused by path.
+
+A document holds the keywords that it is known to enforce, the definitions that are used, and how JSON is to be
+written: blanks are bounded, and no character has two spellings, or a key could be written twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from llguidance import LLMatcher
+
+from ...errors import BadRequestError
+from .keywords import ANNOTATIONS, CHECKS, INTEGER_RANGES, STRING_FORMATS, TYPES, KeywordError
+from .satisfiable import is_finite, options_disjoint
+
+Json = dict[str, Any]
+
+WRITING: Json = {
+    "whitespace_pattern": r"[\x20]{1,2}|\n{1,2}[\x20\t]{0,16}",
+    "json_allowed_escapes": 'nrbtf\\"',
+    "lenient": False,
+}
+MAX_NODES = 3_000
+MAX_DEPTH = 48
+MAX_JOINED_PATTERNS = 12
+"""Patterns that one text must match all at once take exponential time to join."""
+
+_TEXT_OF_A_NODE = 64  # characters of constants that count as one part
+_LONGEST_PATTERN = 2_048
+_DRAFT_7_TUPLE = "additionalItems"
+
+
+class SchemaReader:
+    """One schema of a caller, of which any part can be made a document. `path` names it in messages;
+    `strict`: objects that name properties have no others, unless they say so."""
+
+    def __init__(self, root: Any, path: str, *, strict: bool = False) -> None:
+        self._root, self._path, self._strict = root, path, strict
+
+    def document(self, pointer: str = "") -> Json:
+        """Raises BadRequestError."""
+        node, place = resolved(self._root, f"#{pointer}"), self._path + _as_path(pointer)
+        walk = _Walk(self._root, self._path, strict=self._strict)
+        found = walk.node(node, place, 0, closed=self._strict)
+        if not isinstance(found, dict):
+            if found is False:
+                raise refused(place, "nothing satisfies 'false'")
+            found = {}
+        definitions = walk.definitions()
+        if not is_finite(found, definitions):
+            raise refused(place, "nothing finite satisfies it")
+        return {**found, "$defs": definitions, "x-guidance": WRITING}
+
+
+class _Walk:
+    """From the nodes of a schema to nodes of a document. Each `$ref` becomes one to a definition of ours."""
+
+    def __init__(self, root: Any, path: str, *, strict: bool) -> None:
+        self._root, self._path, self._strict = root, path, strict
+        self._names: dict[str, str] = {}  # what `$ref` says: definition
+        self._num_nodes = 0
+        self._num_patterns = 0
+        self._joins = False
+
+    def definitions(self) -> Json:
+        definitions: Json = {}
+        while len(definitions) < len(self._names):
+            for reference, name in list(self._names.items()):
+                if name not in definitions:
+                    path = self._path + _as_path(reference[1:])
+                    node = resolved(self._root, reference)
+                    definitions[name] = self.node(node, path, 0, closed=self._strict)
+        if self._joins and self._num_patterns > MAX_JOINED_PATTERNS:
+            raise refused(
+                self._path,
+                f"{self._num_patterns} patterns together with 'allOf' are more than {MAX_JOINED_PATTERNS}",
+            )
+        return definitions
+
+    def node(self, node: Any, path: str, depth: int, *, closed: bool) -> Any:
+        if isinstance(node, bool):
+            return node
+        if not isinstance(node, Mapping):
+            raise refused(path, "a schema must be an object or a boolean")
+        self._count(1, path)
+        if depth > MAX_DEPTH:
+            raise refused(path, f"schemas are nested more than {MAX_DEPTH} deep")
+        if "$id" in node and node is not self._root:
+            raise refused(f"{path}.$id", "only the whole schema may have an id")
+        applied = [name for name in ("$ref", "allOf", "anyOf", "oneOf") if name in node]
+        self._joins = self._joins or "allOf" in applied or (bool(applied) and "properties" in node)
+        joined = bool(applied) and (len(applied) > 1 or "properties" in node or "allOf" in applied)
+        result: Json = {}
+        for key, value in node.items():
+            where = f"{path}.{key}"
+            if key in ANNOTATIONS or key.startswith("x-") or _does_nothing(key, value, node):
+                continue
+            if key in CHECKS:
+                result[key] = self._checked(CHECKS[key], value, where)
+            elif key in _APPLICATORS:
+                within = closed and not joined
+                _APPLICATORS[key](self, result, value, where, depth + 1, within)
+            else:
+                raise refused(where, "this keyword cannot be enforced")
+        self._pattern(result, path)
+        self._format(result, path)
+        _check_bounds(result, path)
+        if closed and not joined and "properties" in result:
+            result.setdefault("additionalProperties", False)
+        _check_num_properties(result, path)
+        return result
+
+    def _checked(self, check: Callable[[Any], Any], value: Any, path: str) -> Any:
+        self._count(len(repr(value)) // _TEXT_OF_A_NODE, path)
+        try:
+            return check(value)
+        except KeywordError as fault:
+            raise refused(path, str(fault)) from None
+
+    def _count(self, number: int, path: str) -> None:
+        self._num_nodes += number
+        if self._num_nodes > MAX_NODES:
+            raise refused(path, f"the schema has more than {MAX_NODES} parts")
+
+    def _pattern(self, result: Json, path: str) -> None:
+        if "pattern" in result:
+            self._check_pattern(result["pattern"], f"{path}.pattern")
+
+    def _check_pattern(self, pattern: str, path: str) -> None:
+        self._num_patterns += 1
+        if len(pattern) > _LONGEST_PATTERN:
+            raise refused(path, f"a pattern has at most {_LONGEST_PATTERN} characters")
+        alone = json.dumps({"type": "string", "pattern": pattern})
+        if fault := LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(alone)):
+            raise refused(path, " ".join(fault.split())[:200])
+
+    def _format(self, result: Json, path: str) -> None:
+        """Formats of texts are enforced; those of whole numbers become bounds."""
+        name = result.get("format")
+        if name is None:
+            return
+        types = result.get("type", TYPES)
+        types = [types] if isinstance(types, str) else types
+        if name in STRING_FORMATS:
+            self._num_patterns += 1
+        elif "string" in types:
+            known = ", ".join(sorted(STRING_FORMATS))
+            raise refused(f"{path}.format", f"'{name:.64}' cannot be enforced; known are {known}")
+        else:
+            del result["format"]
+            if name in INTEGER_RANGES:
+                low, high = INTEGER_RANGES[name]
+                result["minimum"] = max(low, result.get("minimum", low))
+                result["maximum"] = min(high, result.get("maximum", high))
+
+    def _ref(self, result: Json, value: Any, path: str, depth: int, closed: bool) -> None:
+        if not isinstance(value, str):
+            raise refused(path, "must be a text")
+        if resolved(self._root, value) is _NOTHING:
+            where = (
+                "" if value.startswith("#") else "; only parts of the schema itself can be named"
+            )
+            raise refused(path, f"'{value:.128}' is not there{where}")
+        self._names.setdefault(value, f"d{len(self._names)}")
+        result["$ref"] = f"#/$defs/{self._names[value]}"
+
+    def _one_of(self, result: Json, value: Any, path: str, depth: int, closed: bool) -> None:
+        options = self._list(value, path, depth, closed=closed)
+        if not options_disjoint(value, lambda reference: resolved(self._root, reference)):
+            raise refused(path, "several of its options may fit one value; use 'anyOf'")
+        result.setdefault("allOf", []).append({"anyOf": options})
+
+    def _any_of(self, result: Json, value: Any, path: str, depth: int, closed: bool) -> None:
+        result["anyOf"] = self._list(value, path, depth, closed=closed)
+
+    def _all_of(self, result: Json, value: Any, path: str, depth: int, closed: bool) -> None:
+        result.setdefault("allOf", []).extend(self._list(value, path, depth, closed=False))
+
+    def _schemas(self, result: Json, value: Any, path: str, depth: int, closed: bool) -> None:
+        name = path.rpartition(".")[2]
+        if not isinstance(value, Mapping):
+            raise refused(path, "must be an object")
+        if name == "patternProperties":
+            for pattern in value:
+                self._check_pattern(pattern, f"{path}.{pattern}")
+        result[name] = {
+            self._checked(CHECKS["const"], key, f"{path}.{key}"): self.node(
+                one, f"{path}.{key}", depth, closed=self._strict
+            )
+            for key, one in value.items()
+        }
+
+    def _schema(self, result: Json, value: Any, path: str, depth: int, closed: bool) -> None:
+        name = path.rpartition(".")[2]
+        result[name] = self.node(value, path, depth, closed=self._strict)
+
+    def _items(self, result: Json, value: Any, path: str, depth: int, closed: bool) -> None:
+        if isinstance(value, list):  # a tuple, as drafts before 2020 write it
+            result["prefixItems"] = self._list(value, path, depth, closed=self._strict)
+        else:
+            result["items"] = self.node(value, path, depth, closed=self._strict)
+
+    def _prefix_items(self, result: Json, value: Any, path: str, depth: int, closed: bool) -> None:
+        result["prefixItems"] = self._list(value, path, depth, closed=self._strict)
+
+    def _further_items(self, result: Json, value: Any, path: str, depth: int, closed: bool) -> None:
+        result["items"] = self.node(value, path, depth, closed=self._strict)
+
+    def _list(self, value: Any, path: str, depth: int, *, closed: bool) -> list[Any]:
+        if not isinstance(value, list) or not value:
+            raise refused(path, "must be a list of schemas that is not empty")
+        return [self.node(one, f"{path}[{i}]", depth, closed=closed) for i, one in enumerate(value)]
+
+
+_APPLICATORS: dict[str, Callable[[_Walk, Json, Any, str, int, bool], None]] = {
+    "$ref": _Walk._ref,
+    "anyOf": _Walk._any_of,
+    "oneOf": _Walk._one_of,
+    "allOf": _Walk._all_of,
+    "properties": _Walk._schemas,
+    "patternProperties": _Walk._schemas,
+    "additionalProperties": _Walk._schema,
+    "items": _Walk._items,
+    "prefixItems": _Walk._prefix_items,
+    _DRAFT_7_TUPLE: _Walk._further_items,
+}
+
+_NOTHING = object()
+
+
+def resolved(root: Any, reference: str) -> Any:
+    """The part of a schema that `#/a/b` names; _NOTHING where there is none."""
+    if reference == "#":
+        return root
+    if not reference.startswith("#/"):
+        return _NOTHING
+    node = root
+    for part in reference[2:].split("/"):
+        part = re.sub("%([0-9A-Fa-f]{2})", lambda match: chr(int(match[1], 16)), part)
+        part = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, Mapping) and part in node:
+            node = node[part]
+        elif isinstance(node, list) and part.isdecimal() and int(part[:9]) < len(node):
+            node = node[int(part[:9])]
+        else:
+            return _NOTHING
+    return node
+
+
+def refused(path: str, reason: str) -> BadRequestError:
+    shown = path if len(path) <= 256 else f"{path[:256]}…"
+    return BadRequestError(f"'{shown}': {reason}", shown)
+
+
+def _as_path(pointer: str) -> str:
+    return pointer.replace("/", ".")
+
+
+def _does_nothing(key: str, value: Any, node: Mapping[str, Any]) -> bool:
+    """Keywords that say nothing in this place."""
+    if key in ("uniqueItems", "unevaluatedItems", "unevaluatedProperties"):
+        return value is (key != "uniqueItems")
+    if key == "propertyNames":
+        return value is True or value in ({}, {"type": "string"})
+    return key == _DRAFT_7_TUPLE and not isinstance(node.get("items"), list)
+
+
+def _check_bounds(result: Json, path: str) -> None:
+    for kind in ("imum", "Length", "Items", "Properties"):
+        low, high = result.get(f"min{kind}"), result.get(f"max{kind}")
+        if low is not None and high is not None and low > high:
+            raise refused(path, f"'min{kind}' is greater than 'max{kind}'")
+
+
+def _check_num_properties(result: Json, path: str) -> None:
+    """A key that is not named may be written twice and then counts once."""
+    required = len(result.get("required", ()))
+    if result.get("minProperties", 0) > max(1, required):
+        raise refused(
+            f"{path}.minProperties", "more than are 'required' (or than 1) cannot be enforced"
+        )

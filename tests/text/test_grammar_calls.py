@@ -1,0 +1,180 @@
+"""Calls that a grammar forces, in every notation: random ones are read back by the notation's reader (OC-11)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+from text_vocabularies import byte_level
+
+from emberd.errors import BadRequestError
+from emberd.text.grammar.arguments import Parameters
+from emberd.text.grammar.notations import Function, calls, notation_of
+from emberd.text.grammar.reply import ReplyRules, bound
+from emberd.text.parts import TextDelta
+from emberd.text.reasoning import thinking_of
+from emberd.text.reply import ReplyFormat
+from emberd.text.tokenizer import Tokenizer
+from emberd.text.tools.body import tools_of
+from emberd.text.tools.syntax import tool_support
+from grammar_player import Player, calls_of
+
+Json = dict[str, Any]
+WEATHER: Json = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer", "minimum": 1, "maximum": 14},
+        "ok": {"type": "boolean"},
+        "where": {
+            "type": "object",
+            "properties": {
+                "lat": {"type": "number"},
+                "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 3},
+            },
+            "required": ["lat"],
+        },
+        "unit": {"type": "string", "enum": ["c", "f"]},
+        "name": {"type": "string", "minLength": 2, "maxLength": 6},
+        "note": {"anyOf": [{"$ref": "#/$defs/text"}, {"type": "null"}]},
+    },
+    "required": ["city", "where", "name"],
+    "$defs": {"text": {"type": "string", "minLength": 1}},
+}
+CLOCK: Json = {"type": "object", "properties": {}, "additionalProperties": False}
+SCHEMAS = {"weather": WEATHER, "clock": CLOCK}
+
+TEMPLATES = {  # the smallest texts that templates of these notations hold
+    "hermes": "<tool_call>",
+    "generic": "",
+    "llama-json": "<|python_tag|>",
+    "pythonic": "[func_name1(params_name1=params_value1)",
+    "mistral": "[TOOL_CALLS]",
+    "mistral with names": "[TOOL_CALLS] [ARGS]",
+    "mistral with ids": "[TOOL_CALLS] [CALL_ID] [ARGS]",
+    "functiongemma": "<start_function_call>",
+    "gemma4": "<|tool_call>",
+    "deepseek": "<｜tool▁calls▁begin｜>",
+    "deepseek with fences": "<｜tool▁calls▁begin｜> ```json",
+    "command": "<|START_ACTION|>",
+    "granite": "<|tool_call|>",
+    "xml": "<function= <parameter=",
+    "xml in tags": "<tool_call> <function= <parameter=",
+    "functionary": "<function=",
+    "key-value": "<arg_key>",
+    "kimi": "<|tool_calls_section_begin|>",
+    "lfm2": "<|tool_list_start|>",
+    "invoke": "<invoke name=",
+    "minimax": "<invoke name= minimax:tool_call",
+    "dsml": "｜DSML｜",
+    "apertus": "<|tools_prefix|>",
+    "mcp": "<use_mcp_tool>",
+    "gigachat": "<|function_call|>",
+    "channels": "<|channel|> <|message|>",
+}
+CLOSINGS = (  # as one token each, or no random reply would ever close a text
+    "\n</parameter>\n",
+    "</parameter>\n",
+    "</｜DSML｜parameter>\n",
+    "</arg_value>\n",
+    "<escape>",
+    '<|"|>',
+)
+
+
+class Case:
+    """One notation, with its tags as control tokens or as plain text."""
+
+    def __init__(self, mark: str, *, control: bool) -> None:
+        self.template = f"{{% if tools %}}{{% endif %}}{{# {mark} #}}"
+        support, thinking = tool_support(self.template), thinking_of(self.template)
+        assert support is not None
+        self.form = ReplyFormat(thinking=thinking.tags if thinking else None, syntax=support.syntax)
+        names = self.form.marks if control else ()
+        vocabulary = byte_level(
+            control=["<eos>", *names],
+            user_defined=[text for text in CLOSINGS if text not in names],
+            eos_token_id="<eos>",
+        )
+        self.tokenizer = Tokenizer.from_metadata(vocabulary)
+        self.player = Player(self.tokenizer)
+
+    def bound(self, schemas: dict[str, Json], *, one: bool = False) -> ReplyFormat:
+        tools = [
+            {"type": "function", "function": {"name": name, "parameters": schema}}
+            for name, schema in schemas.items()
+        ]
+        form = ReplyFormat(self.form.thinking, syntax=self.form.syntax, tools=tools_of(tools))
+        assert form.syntax is not None
+        notation = notation_of(form.syntax.name, self.template, in_channels=form.in_channels)
+        functions = [Function(n, Parameters(s, f"{n}.p"), f"{n}.name") for n, s in schemas.items()]
+        rules = ReplyRules(calls=lambda rules: calls(rules, notation, functions, one=one))
+        return bound(form, rules, self.tokenizer)
+
+    def played(self, form: ReplyFormat, seed: int) -> list[tuple[str, Json]] | None:
+        """The calls of a random reply; None: it did not end."""
+        assert form.grammar is not None
+        ids, ended = self.player.play(form.grammar, seed)
+        if not ended:
+            return None
+        parser = form.parser(self.tokenizer.controls(form.marks))
+        parts = parser.push(self.player.text(ids, form)) + parser.finish(cut=False)
+        assert [part for part in parts if isinstance(part, TextDelta)] == []
+        return calls_of(parts)
+
+
+@pytest.mark.parametrize("control", [False, True], ids=["text", "control"])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_forced_calls_are_read_back_and_fit_oc11(name: str, control: bool) -> None:
+    case = Case(TEMPLATES[name], control=control)
+    one, many = case.bound(SCHEMAS, one=True), case.bound(SCHEMAS)
+    replies = [case.played(one if seed < 8 else many, seed) for seed in range(12)]
+    ended = [reply for reply in replies if reply is not None]
+    assert len(ended) >= 3
+    for reply in ended:
+        assert reply
+        for called, arguments in reply:
+            jsonschema.validate(arguments, SCHEMAS[called])
+    assert {called for reply in ended for called, _ in reply} == set(SCHEMAS)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_exactly_one_call_where_one_is_asked_for_oc11(name: str) -> None:
+    case = Case(TEMPLATES[name], control=True)
+    form = case.bound({"clock": CLOCK}, one=True)
+    assert [case.played(form, seed) for seed in range(3)] == [[("clock", {})]] * 3
+
+
+NO_ARGUMENTS: list[Json] = [{}, {"type": "object", "properties": {}, "additionalProperties": False}]
+
+
+@pytest.mark.parametrize("schema", NO_ARGUMENTS)
+def test_a_function_without_parameters_is_called_without_arguments(schema: Json) -> None:
+    case = Case("<tool_call>", control=False)
+    assert case.played(case.bound({"clock": schema}, one=True), 1) == [("clock", {})]
+
+
+@pytest.mark.parametrize(
+    ("mark", "schemas", "param"),
+    [
+        ("<tool_call>", {"f": {"properties": {"a": {"not": {}}}}}, "f.p.properties.a.not"),
+        ("<tool_call>", {"f": {"type": "array"}}, "f.p.type"),
+        ("<tool_call>", {"a b": CLOCK}, "a b.name"),
+        ("[func_name1(", {"a-b": CLOCK}, "a-b.name"),
+        ("[func_name1(", {"f": {"properties": {"class": {}}}}, "f.p.properties.class"),
+        ("<arg_key>", {"f": {"properties": {"a>": {}}}}, "f.p.properties.a>"),
+        ("<arg_key>", {"f": {"anyOf": [{"required": ["a"]}]}}, "f.p.anyOf"),
+        ("<arg_key>", {"f": {"properties": {}, "required": ["a"]}}, "f.p.required"),
+        ("<arg_key>", {"f": {"properties": {"a": {"type": "string", "pattern": "b"}}}}, "f.p.properties.a.pattern"),
+        ("<arg_key>", {"f": {"properties": {"a": {"type": "string", "enum": ["</arg_value>"]}}}}, "f.p.properties.a"),
+        ("<|tool_call>", {"f": {"properties": {"b:": {"type": "null"}}}}, "f.p.properties.b:"),
+        ("<|tool_call>", {"f": {"properties": {"a": {}}}}, "f.p.properties.a"),
+    ],
+)  # fmt: skip
+def test_what_a_notation_cannot_hold_is_refused_by_path(
+    mark: str, schemas: dict[str, Json], param: str
+) -> None:
+    with pytest.raises(BadRequestError) as refused:
+        Case(mark, control=False).bound(schemas)
+    assert refused.value.param == param
