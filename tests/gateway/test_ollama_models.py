@@ -94,6 +94,16 @@ def test_show_ol31(make_site: MakeSite, models_dir: Path, key: str) -> None:
     assert missing.status_code == 404
 
 
+def test_show_says_what_a_gpu_gets_as_q8_0(make_site: MakeSite, models_dir: Path) -> None:
+    site = make_site(models_dir=models_dir)
+    models_dir.mkdir(exist_ok=True)
+    random_model(models_dir / "plain.gguf", quant="IQ4_XS", layers=1)
+    random_model(models_dir / "small.gguf", quant="IQ2_S", layers=1)
+    plain, small = post_all(site, "/api/show", {"model": "plain"}, {"model": "small"})
+    assert "types" not in plain.json()["emberd"]
+    assert "IQ2_S become Q8_0" in small.json()["emberd"]["types"]
+
+
 def test_version_is_dotted_numbers_ol37(make_site: MakeSite) -> None:
     async def work() -> None:
         async with make_site().client() as client:

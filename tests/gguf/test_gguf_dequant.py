@@ -17,7 +17,9 @@ from tiny_gguf import random_rows
 TYPES = pytest.mark.parametrize("kind", QUANT_TYPES, ids=lambda kind: kind.name)
 OF_THE_PACKAGE = pytest.mark.parametrize(
     "kind",
-    [kind for kind in QUANT_TYPES if kind != GGMLQuantizationType.Q8_K],  # it has no decoder of that
+    [
+        kind for kind in QUANT_TYPES if kind != GGMLQuantizationType.Q8_K
+    ],  # it has no decoder of that
     ids=lambda kind: kind.name,
 )
 SUPPORTED = """F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ4_NL IQ4_XS MXFP4
@@ -80,7 +82,9 @@ def test_q8_k_by_its_definition(rng: np.random.Generator) -> None:
     raw = rng.integers(0, 256, (30, 3 * 292), dtype=np.uint8)
     blocks = raw.reshape(-1, 292)
     with np.errstate(all="ignore"):
-        wanted = blocks[:, :4].copy().view("<f4") * blocks[:, 4:260].view(np.int8).astype(np.float32)
+        wanted = blocks[:, :4].copy().view("<f4") * blocks[:, 4:260].view(np.int8).astype(
+            np.float32
+        )
     assert_same_bits(dequantize(raw, GGMLQuantizationType.Q8_K), wanted.reshape(30, -1))
 
 

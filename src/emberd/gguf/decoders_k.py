@@ -13,7 +13,8 @@ from .decoders import IQ4_CODES, Bytes, Floats, f16, nibbles
 def _pairs(packed: Bytes) -> Bytes:
     """(n, 64) -> (n, 8, 32) of 0..3: each run of 32 bytes holds four groups, by rising bits."""
     shifts = np.array([0, 2, 4, 6], dtype=np.uint8)[:, None]
-    return ((packed.reshape(-1, 2, 1, 32) >> shifts) & 3).reshape(-1, 8, 32)
+    pairs: Bytes = (packed.reshape(-1, 2, 1, 32) >> shifts) & np.uint8(3)
+    return pairs.reshape(-1, 8, 32)
 
 
 def decode_q2_k(raw: Bytes, out: Floats) -> None:

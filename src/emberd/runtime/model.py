@@ -6,6 +6,7 @@ dispatch computes them all. Files and metadata end here; the forward pass sees t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,11 +15,14 @@ from threading import Lock
 import numpy as np
 
 from ..gguf.dequant import dequantize
+from ..gguf.loaded import loading_note
 from ..gguf.reader import GGUFFile, TensorInfo
 from ..gguf.rope import rope_tables
 from ..gguf.spec import ModelFile, ModelSpec
 from .device import Device, Tensor
 from .weights import Uploads, WeightMatrix, upload_matrix, upload_vector
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,8 @@ class Loader:
         self._done = 0
         self._lock = Lock()
         self.uploads = Uploads(self._count)
+        if note := loading_note(file.tensors.values()):
+            logger.info("%s: %s", file.name, note)
         self.nbytes = 0
 
     def _count(self, nbytes: int) -> None:

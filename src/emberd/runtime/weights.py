@@ -34,7 +34,6 @@ FLOAT_TYPES = frozenset({GGMLType.F32, GGMLType.F16, GGMLType.BF16})
 """Types whose products take float activations; all others take int8 ones."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class Planes:
     """Which bytes of a quant block go to the plane of quants, and which to that of scales."""
