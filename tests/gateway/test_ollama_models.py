@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from site_fakes import CONTEXT, Site, run, write_model
+from tiny_gguf import random_model
 
 MakeSite = Callable[..., Site]
 Json = dict[str, Any]
