@@ -105,6 +105,15 @@ def test_every_tensor_type_and_architecture_is_in_the_support_table() -> None:
         assert f"`{architecture}`" in README, architecture
 
 
+def test_every_tensor_type_passed_its_tests_where_they_ran_last() -> None:
+    rows = [
+        line.split(" | ") for line in PAGES["quantization.md"].splitlines() if " passed" in line
+    ]
+    assert {row[0].removeprefix("| ") for row in rows} == {kind.name for kind in QUANT_TYPES}
+    for row in rows:
+        assert all(re.match(r"[1-9]\d* passed", cell) for cell in row[2:]), row
+
+
 def test_changelog_speaks_of_this_version() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     first = re.search(r"^## \[(\d+\.\d+\.\d+)\]", text, re.MULTILINE)

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from batches import GREEDY, Row, make_batch
+from emberd.errors import DeviceError
 from emberd.protocol import Runner, WorkerOptions
 from emberd.reference.runner import CpuRunner
 from emberd.runtime.runner import GpuRunner
 from tiny_gguf import random_model
 
-pytestmark = [pytest.mark.device, pytest.mark.slow]
+pytestmark = pytest.mark.device
 
 INT8 = 3e-2
 """As in test_gpu_runner.py."""
@@ -32,6 +34,22 @@ def logits(runner: Runner, prompt: list[int]) -> np.ndarray:
     return np.concatenate(found)
 
 
+@pytest.mark.parametrize(
+    ("shape", "what"),
+    [({"width": 80}, "hidden state of 80"), ({"ffn": 72}, "feed-forward state of 72")],
+)
+def test_widths_that_kernels_do_not_take_are_refused_and_the_cpu_takes_them(
+    tmp_path: Path, shape: dict[str, int], what: str
+) -> None:
+    """Only floats can have such rows: quant blocks hold 32 weights or 256."""
+    path = random_model(tmp_path / "m.gguf", quant="F16", layers=1, **shape)  # type: ignore[arg-type]
+    options = WorkerOptions(str(path), "gpu", 256, 4 << 20, max_sequences=2, max_batch_tokens=64)
+    with pytest.raises(DeviceError, match=rf"{what} values .* multiple of 32 .* cpu device"):
+        GpuRunner.load(options)
+    assert np.isfinite(logits(CpuRunner.load(options), list(range(20)))).all()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "IQ4_XS", "MXFP4", "IQ2_S"])
 def test_a_model_of_one_type(
     tmp_path: Path,

@@ -19,6 +19,7 @@ from ..gguf.loaded import loading_note
 from ..gguf.reader import GGUFFile, TensorInfo
 from ..gguf.rope import rope_tables
 from ..gguf.spec import ModelFile, ModelSpec
+from .activations import check_widths
 from .device import Device, Tensor
 from .weights import Uploads, WeightMatrix, upload_matrix, upload_vector
 
@@ -74,8 +75,10 @@ def load_weights(
 
     `progress` is told the share done, 0 to 1.
     """
-    loader = Loader(device, model.file, progress)
     spec, tensors = model.spec, model.tensors
+    heads = spec.num_heads * spec.head_dim
+    check_widths(device, hidden=spec.hidden_size, feed_forward=spec.ffn_size, attended=heads)
+    loader = Loader(device, model.file, progress)
     ropes = _rope_tensors(device, model, num_positions)
     layers = []
     for layer_spec, layer in zip(spec.layers, tensors.layers, strict=True):

@@ -135,7 +135,7 @@ def _check_embedding(bench: Workbench, model: ModelFile) -> Check:
             ahead=(bench.put(weight), out),
         )
         found = read_quantized(bench, steps, out)
-        rows = dequantize(raw, info.type)[ids] * np.float32(spec.embedding_scale)
+        rows = loaded_floats(raw, info.type)[ids] * np.float32(spec.embedding_scale)
         assert out.norm is not None
         squares = bench.run([], out.norm.squares)[0]
         sums = (rows**2).reshape(tokens, -1, 16).sum(axis=2)
