@@ -55,11 +55,11 @@ def stop_sequence():
 @step
 def stream():
     with client.messages.stream(
-        model=MODEL, max_tokens=12, messages=said("Count from one to five.")
+        model=MODEL, max_tokens=12, messages=said("Count from one to twenty in words.")
     ) as opened:
         pieces = list(opened.text_stream)
         reply = opened.get_final_message()
-    assert len(pieces) > 3 and "".join(pieces) == text_of(reply)
+    assert len(pieces) > 1 and "".join(pieces) == text_of(reply)
     assert 0 < reply.usage.output_tokens <= 12, reply.usage
     return f"{len(pieces)} pieces"
 

@@ -64,14 +64,14 @@ def responses_stream():
     async def stream():
         one = agent(OpenAIResponsesModel)
         one.tools = []
-        result = Runner.run_streamed(one, "Count from one to five.")
+        result = Runner.run_streamed(one, "Count from one to twenty in words.")
         kinds = [
             e.data.type async for e in result.stream_events() if e.type == "raw_response_event"
         ]
         return kinds
 
     kinds = asyncio.run(stream())
-    assert kinds.count("response.output_text.delta") > 3, kinds
+    assert kinds.count("response.output_text.delta") > 1, kinds
     return f"{len(kinds)} events"
 
 

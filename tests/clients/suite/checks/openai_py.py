@@ -36,7 +36,7 @@ def stream():
     chunks = list(
         client.chat.completions.create(
             model=MODEL,
-            messages=said("Count from one to five."),
+            messages=said("Count from one to twenty in words."),
             max_tokens=12,
             stream=True,
             stream_options={"include_usage": True},
@@ -45,7 +45,7 @@ def stream():
     pieces = [
         c.choices[0].delta.content for c in chunks if c.choices and c.choices[0].delta.content
     ]
-    assert len(pieces) > 3, pieces
+    assert len(pieces) > 1, pieces
     assert chunks[-1].usage.completion_tokens <= 12 and not chunks[-1].choices, chunks[-1]
     return f"{len(pieces)} pieces"
 
