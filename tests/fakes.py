@@ -1,7 +1,8 @@
 """A runner without a model, which fails on any mistake in the batches it is given.
 
 It keeps token ids, and a digest of all before them, where a model keeps keys and values, and reads them back
-through the block tables: a slot that was lost, wrongly shared or written in the wrong order shows at once. Import it as `from fakes import …`.
+through the block tables: a slot that was lost, wrongly shared or written in the wrong order shows at once.
+Import it as `from fakes import …`.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def allowed_from(token_id: int, mask: MaskArray) -> int:
     return int((np.roll(bits, -token_id).argmax() + token_id) % VOCABULARY)
 
 
-Written = tuple[int, int, int]  # what a slot holds: position, token id, digest of the tokens up to it
+Written = tuple[
+    int, int, int
+]  # what a slot holds: position, token id, digest of the tokens up to it
 
 
 def written(history: Sequence[int], position: int) -> Written:

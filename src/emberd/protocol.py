@@ -91,7 +91,9 @@ class GenerateRequest:
     token_ids: tuple[int, ...]
     params: SamplingParams
     prompt_logprobs: int | None = None  # likeliest ones told at each place; None: off
-    cache_salt: str | None = ""  # shares prefixes with requests of the same salt alone; None: with nobody
+    cache_salt: str | None = (
+        ""  # shares prefixes with requests of the same salt alone; None: with nobody
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -200,7 +201,11 @@ class EngineStates(RuleBasedStateMachine):
         assert self.engine.step().num_free_blocks == self.runner.num_blocks
 
 
-TestBlockStates = BlockStates.TestCase
-TestBlockStates.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestEngineStates = EngineStates.TestCase
-TestEngineStates.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+@pytest.mark.slow
+class TestBlockStates(BlockStates.TestCase):  # type: ignore[misc]
+    settings = settings(max_examples=150, stateful_step_count=40, deadline=None, database=None)
+
+
+@pytest.mark.slow
+class TestEngineStates(EngineStates.TestCase):  # type: ignore[misc]
+    settings = settings(max_examples=100, stateful_step_count=30, deadline=None, database=None)

@@ -90,7 +90,9 @@ def test_the_next_turn_of_a_chat_finds_prompt_and_reply(steps_in_flight: int) ->
         request = make_request(f"turn {number}", turn, max_tokens=9)
         (cached,) = site.run(request)
         if number:
-            known = len(turn) - 3 - 1  # what was not run: the new words, the last token of the reply
+            known = (
+                len(turn) - 3 - 1
+            )  # what was not run: the new words, the last token of the reply
             assert cached == known // SIZE * SIZE
         turn += lone_run(request)[0] + (7, 8, 9)
 

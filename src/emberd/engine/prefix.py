@@ -45,7 +45,9 @@ class PrefixCache:
 
     def __init__(self) -> None:
         self._block_of: dict[Key, int] = {}
-        self._key_of: dict[int, tuple[Key, Key | None]] = {}  # its own and that of the block before it
+        self._key_of: dict[
+            int, tuple[Key, Key | None]
+        ] = {}  # its own and that of the block before it
         self._idle: OrderedDict[int, None] = OrderedDict()
 
     def __contains__(self, block: int) -> bool:

@@ -79,7 +79,9 @@ class Sequence:
         self.num_pending_tokens = 0
         self.keys: BlockKeys | None = None  # None: takes no part in the prefix cache
         self.num_cached_tokens: int | None = None  # reused when it first ran
-        self.num_reused_tokens = 0  # since it runs: found in the prefix cache, where its first row starts
+        self.num_reused_tokens = (
+            0  # since it runs: found in the prefix cache, where its first row starts
+        )
         self.num_published_blocks = 0  # of the table: full, and others may use them
         self.num_told_blocks = 0  # of the table, as the runner knows it
         self.num_scored_tokens = (
