@@ -10,6 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,7 @@ class GpuRunner:
 
     def __init__(self, device: Device, model: ModelFile, options: WorkerOptions) -> None:
         self._started = time.monotonic()
+        options = replace(options, max_sequences=_max_sequences(device, model, options))
         self._device, self._model, self._options = device, model, options
         self.block_size = kv_cache.BLOCK_SIZE
         self.max_sequences = options.max_sequences
@@ -251,6 +253,18 @@ class GpuRunner:
         self._replayer.close()
         self._device.close()
         self._model.file.close()
+
+
+def _max_sequences(device: Device, model: ModelFile, options: WorkerOptions) -> int:
+    """As many as were asked for, or as one binding holds the logits of."""
+    row_bytes = 4 * model.spec.vocab_size
+    most = max(1, device.max_binding_bytes // row_bytes)
+    if most < options.max_sequences:
+        logger.info(
+            "sequences at a time lowered to %d: logits of one take %d bytes, a binding of %s has %d",
+            *(most, row_bytes, device.name, device.max_binding_bytes),
+        )
+    return min(most, options.max_sequences)
 
 
 def _size_kv(device: Device, model: ModelFile, options: WorkerOptions) -> tuple[int, int]:
