@@ -78,6 +78,9 @@ class WorkerOptions:
     device: str = "auto"  # auto | gpu | cpu | part of an adapter's name
     context_length: int | None = None  # tokens a sequence may hold; None: what fits
     kv_memory: int | None = None  # bytes for the KV cache; None: a share of what is free
+    kv_limit: int | None = (
+        None  # bytes that other models leave for it: no more, however it is sized
+    )
     max_sequences: int = 32
     max_batch_tokens: int = 512  # tokens a step; the chunk size of prefill follows from it
     cache_dir: str | None = None  # where measured tiles are kept; None: nothing is measured
@@ -91,9 +94,7 @@ class GenerateRequest:
     token_ids: tuple[int, ...]
     params: SamplingParams
     prompt_logprobs: int | None = None  # likeliest ones told at each place; None: off
-    cache_salt: str | None = (
-        ""  # shares prefixes with requests of the same salt alone; None: with nobody
-    )
+    cache_salt: str | None = ""  # shares prefixes with that salt alone; None: with nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,8 @@ class WorkerInfo:
     kv_bytes: int
     load_seconds: float
     tuned_products: int = 0  # matrix products whose tile was measured on the device
+    scratch_bytes: int = 0  # of the device's memory, all beside weights and KV cache
+    device_memory: int | None = None  # bytes that the device has; None: it does not tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,12 @@ class Batch:
     scored_at: IntArray | None = None  # token places behind which a known token is scored
     scored_ids: IntArray | None = None  # those tokens
 
+    num_decode_rows: int = field(init=False)  # rows of one token
+
+    def __post_init__(self) -> None:
+        lengths = self.query_start[1:] - self.query_start[:-1]
+        self.num_decode_rows = int(np.count_nonzero(lengths == 1))
+
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
@@ -195,10 +204,6 @@ class Batch:
     @property
     def num_rows(self) -> int:
         return len(self.context_lens)
-
-    @property
-    def num_decode_rows(self) -> int:
-        return int(np.count_nonzero(np.diff(self.query_start) == 1))
 
 
 @dataclass(slots=True)
