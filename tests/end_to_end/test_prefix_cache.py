@@ -13,8 +13,9 @@ BLOCK = 16  # of the CPU device
 
 
 def complete(daemon: Daemon, prompt: list[int], **fields: Any) -> dict[str, Any]:
-    body = {"model": "random", "prompt": prompt, "max_tokens": 12, "temperature": 0, "logprobs": 5}
-    response = daemon.http.post("/v1/completions", json={**body, **fields})
+    body = {"model": "random", "prompt": prompt, "max_tokens": 12, "ignore_eos": True}
+    body |= {"temperature": 0, "logprobs": 5, **fields}
+    response = daemon.http.post("/v1/completions", json=body)
     assert response.status_code == 200, response.text
     answer: dict[str, Any] = response.json()
     return answer
