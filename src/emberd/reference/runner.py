@@ -185,6 +185,7 @@ class CpuRunner:
             BLOCK_SIZE,
             spec.layers[layer].window,
             spec.attention_scale,
+            spec.attention_cap,
         )
 
     def _sample(
