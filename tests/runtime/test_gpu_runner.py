@@ -11,6 +11,7 @@ import pytest
 from batches import GREEDY, Row, make_batch
 from emberd.protocol import FROM_LAST_STEP, Runner, SamplingParams, WorkerOptions
 from emberd.reference.runner import CpuRunner
+from emberd.runtime import plan
 from emberd.runtime.runner import GpuRunner
 from tiny_gguf import random_model
 
@@ -154,3 +155,29 @@ def test_the_wrapper_replays_the_same_tokens(
     assert both[0] == both[1]
     direct.close()
     wrapper.close()
+
+
+@pytest.mark.parametrize("baked", [False, True])
+def test_the_head_takes_what_the_last_product_leaves(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, baked: bool
+) -> None:
+    """Of the rows that sample alone; with the params in the kernels' text as well as beside it."""
+    monkeypatch.setattr(plan, "bakes", lambda *_: baked)
+    path = random_model(tmp_path / "m.gguf", quant="Q4_K", width=256)
+    runner = GpuRunner.load(options(path))
+    for sampled in ([True], [True, False, True]):
+        ids = rng.integers(0, 256, (len(sampled), 9)).tolist()
+        rows = [Row(i, ids[i][:8], 0, blocks_of(i, 8), admit=GREEDY) for i in range(len(ids))]
+        runner.submit(make_batch(rows, runner.block_size))
+        runner.collect()
+        rows = [Row(i, ids[i][8:], 8, blocks_of(i, 8), sample=s) for i, s in enumerate(sampled)]
+        runner.submit(make_batch(rows, runner.block_size))
+        runner.collect()
+        out = runner.kernels.device.read(runner._transformer.scratch.logits)[: sum(sampled)]
+        runner.submit(make_batch(rows, runner.block_size, np.flatnonzero(sampled).tolist()))
+        apart = runner.collect().logits
+        assert apart is not None and error(out, apart) < 1e-3
+    names = [kernel.key for kernel in runner.kernels.all()]
+    assert any(key.params for key in names) == baked
+    assert any(dict(key.includes).get("token") == "token_given" for key in names)
+    runner.close()

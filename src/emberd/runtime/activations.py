@@ -33,6 +33,9 @@ class QuantizedActivations:
     scales: Tensor  # f32 (rows, width / 16, 2): for each 16 values (scale, scale * their sum)
     norm: PendingNorm | None = None  # None: the values are final
     group: int = QUANT_RUN
+    rows: Tensor | None = (
+        None  # i32 (tokens,): the row that each token is; None: its own. For matvec
+    )
 
     @property
     def width(self) -> int:
