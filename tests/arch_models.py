@@ -33,7 +33,6 @@ CASES: dict[str, dict[str, Any]] = {
     "llama, rope factors": {"rope_freqs.weight": HEAD_DIM // 2},
     "llama, linear rope": {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0},
     "llama, YaRN": YARN,
-    "llama, half a head rotated": {"rope.dimension_count": HEAD_DIM // 2},
     "llama, experts (Mixtral)": MIXTURE,
     "qwen2": {},
     "qwen2moe": MIXTURE
@@ -45,9 +44,10 @@ CASES: dict[str, dict[str, Any]] = {
     "gemma2": SOFT_CAPS | {"attention.sliding_window": 16},
     "gemma3": {"attention.sliding_window": 16, "attention.sliding_window_pattern": 2},
     "phi3": {},
-    "phi3, long rope": {
-        "rope_factors_short.weight": HEAD_DIM // 2,
-        "rope_factors_long.weight": HEAD_DIM // 2,
+    "phi3, long rope of half a head": {
+        "rope.dimension_count": HEAD_DIM // 2,
+        "rope_factors_short.weight": HEAD_DIM // 4,
+        "rope_factors_long.weight": HEAD_DIM // 4,
         "rope.scaling.original_context_length": 4096,
         "rope.scaling.attn_factor": 1.2,
     },

@@ -65,7 +65,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class SharedExpertTensors:
-    router: TensorInfo | None  # (1, hidden): the sigmoid of its product weights the expert
+    router: TensorInfo  # (1, hidden): the sigmoid of its product weights the expert
     gate: TensorInfo  # (shared ffn, hidden)
     up: TensorInfo
     down: TensorInfo  # (hidden, shared ffn)

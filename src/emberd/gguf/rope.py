@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from .model import ModelSpec
+
 F32 = NDArray[np.float32]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,27 @@ class Yarn:
         ramp = (np.arange(rope_dim // 2) - low) / max(0.001, high - low)
         share: NDArray[np.float64] = (1 - np.clip(ramp, 0, 1)) * self.mix
         return share
+
+
+def factors_for(spec: ModelSpec, short: T | None, long: T | None, num_positions: int) -> T | None:
+    """Which rope factors count where that many positions are served: one set for a whole life of a model."""
+    return long if long is not None and num_positions > spec.rope_original_context else short
+
+
+def layer_rope_tables(
+    spec: ModelSpec, index: int, factors: F32 | None, num_positions: int
+) -> tuple[F32, F32]:
+    """`rope_tables` of one layer."""
+    layer = spec.layers[index]
+    return rope_tables(
+        spec.rope_dim,
+        layer.rope_base,
+        layer.rope_scale,
+        factors,
+        num_positions,
+        spec.yarn,
+        spec.rope_magnitude,
+    )
 
 
 def rope_tables(

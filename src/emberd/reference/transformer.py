@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emberd.gguf.model import ModelSpec
-from emberd.gguf.rope import rope_tables
+from emberd.gguf.rope import factors_for
+from emberd.gguf.rope import layer_rope_tables as rope_tables_of
 
 from .ops import (
     F32,
@@ -41,14 +42,12 @@ RopeTable = tuple[F32, F32]
 def layer_rope_tables(weights: Weights, num_positions: int) -> list[RopeTable]:
     """One table a layer, made once for each pair of base and scale."""
     spec = weights.spec
+    factors = factors_for(spec, weights.rope_factors, weights.long_rope_factors, num_positions)
     tables: dict[tuple[float, float], RopeTable] = {}
-    factors = weights.rope_factors
-    if weights.long_rope_factors is not None and num_positions > spec.rope_original_context:
-        factors = weights.long_rope_factors
-    for base, scale in {(layer.rope_base, layer.rope_scale) for layer in spec.layers}:
-        tables[base, scale] = rope_tables(
-            spec.rope_dim, base, scale, factors, num_positions, spec.yarn, spec.rope_magnitude
-        )
+    for index, layer in enumerate(spec.layers):
+        key = layer.rope_base, layer.rope_scale
+        if key not in tables:
+            tables[key] = rope_tables_of(spec, index, factors, num_positions)
     return [tables[layer.rope_base, layer.rope_scale] for layer in spec.layers]
 
 
@@ -143,8 +142,7 @@ def mixture(spec: ModelSpec, layer: Layer, x: F32) -> F32:
         out = matmul(_gated(spec, gate_up), down[expert])
         y[tokens] += out * weights[tokens, places, None]
     if (shared := layer.shared) is not None:
-        out = feed_forward(spec, shared, x)
-        y += out if shared.router is None else out * sigmoid(matmul(x, shared.router))
+        y += feed_forward(spec, shared, x) * sigmoid(matmul(x, shared.router))
     return y
 
 

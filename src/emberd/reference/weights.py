@@ -27,7 +27,7 @@ _CHUNK = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class SharedExpert:
-    router: F32 | None  # (1, hidden)
+    router: F32  # (1, hidden)
     gate_up: F32  # (2 shared ffn, hidden)
     down: F32
 
@@ -139,7 +139,7 @@ def _load_shared(decode: Decoder, shared: SharedExpertTensors | None) -> SharedE
     if shared is None:
         return None
     return SharedExpert(
-        router=None if shared.router is None else decode(shared.router),
+        router=decode(shared.router),
         gate_up=decode(shared.gate, shared.up),
         down=decode(shared.down),
     )
