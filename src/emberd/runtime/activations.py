@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ..errors import DeviceError
 from .device import Device, Tensor
 
 QUANT_RUN = 32
@@ -47,6 +48,16 @@ class QuantizedActivations:
         return QuantizedActivations(
             _first_rows(self.q, rows), _first_rows(self.scales, rows), norm, group
         )
+
+
+def check_widths(device: Device, **sizes: int) -> None:
+    """Raises DeviceError for a width, `hidden=100`, that kernels do not take."""
+    for name, size in sizes.items():
+        if size % QUANT_RUN:
+            raise DeviceError(
+                f"a {name.replace('_', '-')} state of {size} values is not supported on {device.name}: "
+                f"a multiple of {QUANT_RUN} is needed; the cpu device takes any"
+            )
 
 
 def activations(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..protocol import Batch
 from .sampler import Mode
@@ -19,8 +20,7 @@ FEW_ROWS = 4
 """The smaller of the two sizes of decode and sampled rows in a step with prefill."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanKey:
+class PlanKey(NamedTuple):
     """What a plan can run: up to this many tokens, decode rows and sampled rows."""
 
     tokens: int

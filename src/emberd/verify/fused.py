@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..gguf.dequant import dequantize
+from ..gguf.loaded import loaded_floats, loaded_type
 from ..gguf.reader import TensorInfo
 from ..gguf.spec import ModelFile
 from ..reference import ops as reference
@@ -66,7 +66,7 @@ def check_fused(bench: Workbench, model: ModelFile) -> Iterator[Check]:
 
 
 def _tables(device: Device, form: Form, info: TensorInfo, rows: int) -> list[MatvecTable]:
-    product = Product(form, info.type.name, rows, info.shape[1], TOKENS[1])
+    product = Product(form, loaded_type(info.type).name, rows, info.shape[1], TOKENS[1])
     tiles = linear.candidates(device, product)
     return [linear.table_of(device, form, tile).matvec for tile in tiles]
 
@@ -97,7 +97,7 @@ def _check_output(
             table=table or linear.default_table(bench.device).matvec,
         )
         found = bench.run(step, hidden)[0]
-        product = x.astype(np.float64) @ dequantize(raw, info.type).T.astype(np.float64)
+        product = x.astype(np.float64) @ loaded_floats(raw, info.type).T.astype(np.float64)
         if relative_error(found, before + product) > TOLERANCE["int8_twin"]:
             return found, before + product
         assert out.norm is not None
@@ -135,7 +135,7 @@ def _check_embedding(bench: Workbench, model: ModelFile) -> Check:
             ahead=(bench.put(weight), out),
         )
         found = read_quantized(bench, steps, out)
-        rows = dequantize(raw, info.type)[ids] * np.float32(spec.embedding_scale)
+        rows = loaded_floats(raw, info.type)[ids] * np.float32(spec.embedding_scale)
         assert out.norm is not None
         squares = bench.run([], out.norm.squares)[0]
         sums = (rows**2).reshape(tokens, -1, 16).sum(axis=2)
@@ -163,7 +163,7 @@ def _check_pending(
         steps = linear.matmul(
             bench.kernels, matrix, x_q8, y, rows=tokens, count=bench.count(tokens)
         )
-        return bench.run(steps, y)[0], x @ dequantize(raw, info.type).T.astype(np.float64)
+        return bench.run(steps, y)[0], x @ loaded_floats(raw, info.type).T.astype(np.float64)
 
     shape = f"{tokens}×{info.shape[1]} · {info.shape[0]}×{info.shape[1]}"
     shape += ", given rows" if given else ""
@@ -195,7 +195,7 @@ def _check_gate_up(
             activation=activation,
             table=table or linear.default_table(bench.device).matvec,
         )
-        halves = [(x @ dequantize(raw, gate.type).T).astype(np.float32) for raw in raws]
+        halves = [(x @ loaded_floats(raw, gate.type).T).astype(np.float32) for raw in raws]
         product = reference.silu_mul if activation == "silu" else reference.gelu_mul
         return read_quantized(bench, step, out), decoded(
             *reference.quantize_q8(product(halves[0], halves[1]), GROUP)
