@@ -24,6 +24,7 @@ def test_every_architecture_has_a_case() -> None:
     assert {name.split(",")[0] for name in CASES} == set(ARCHITECTURES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_logprobs_equal_llama_cpp_s(name: str, tmp_path: Path, rng: np.random.Generator) -> None:
     path = architecture_model(tmp_path / "m.gguf", name)

@@ -13,7 +13,7 @@ from emberd.protocol import Runner, WorkerOptions
 from emberd.reference.runner import CpuRunner
 from emberd.runtime.runner import GpuRunner
 
-pytestmark = pytest.mark.device
+pytestmark = [pytest.mark.device, pytest.mark.slow]
 
 FLOAT = 3e-3
 """‖out − ref‖ / ‖ref‖ of logits with float weights; the KV cache of the GPU is f16."""
