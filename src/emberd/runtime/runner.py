@@ -30,6 +30,7 @@ from ..protocol import (
 )
 from . import kv_cache, ops
 from .device import Device, Tensor, open_device
+from .device_memory import device_memory
 from .inputs import BlockTables
 from .kernel import Kernels, run_once
 from .logprobs import COLUMNS, LogprobKernels
@@ -133,6 +134,8 @@ class GpuRunner:
             kv_bytes=self._cache.nbytes,
             load_seconds=time.monotonic() - self._started,
             tuned_products=table.num_tuned,
+            scratch_bytes=max(0, device.allocated_bytes - weights.nbytes - self._cache.nbytes),
+            device_memory=device_memory(device.info),
         )
 
     def info(self) -> WorkerInfo:
@@ -271,6 +274,8 @@ def _size_kv(device: Device, model: ModelFile, options: WorkerOptions) -> tuple[
     """
     spec, block = model.spec, kv_cache.BLOCK_SIZE
     budget = options.kv_memory or DEFAULT_KV_BYTES[device.info.is_software]
+    if options.kv_limit is not None:
+        budget = min(budget, options.kv_limit)
     most = kv_cache.max_blocks_per_binding(device, spec)
     blocks = min(budget // kv_cache.bytes_per_block(spec), most)
     wanted = options.context_length or min(spec.context_length, DEFAULT_CONTEXT)
@@ -280,7 +285,7 @@ def _size_kv(device: Device, model: ModelFile, options: WorkerOptions) -> tuple[
         need = -(-wanted // block) * kv_cache.bytes_per_block(spec)
         raise ModelLoadError(
             f"a context of {wanted} tokens needs {need} bytes of KV cache; {budget} bytes are allowed "
-            f"(--kv-memory) and one binding of {device.name} holds {most * block} tokens"
+            f"(--kv-memory, --memory) and one binding of {device.name} holds {most * block} tokens"
         )
     if context < wanted:
         logger.info("context lowered to %d tokens, which is what %d bytes hold", context, budget)
