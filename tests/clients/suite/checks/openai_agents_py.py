@@ -7,6 +7,7 @@ os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"
 
 from agents import (
     Agent,
+    MaxTurnsExceeded,
     ModelSettings,
     OpenAIChatCompletionsModel,
     OpenAIResponsesModel,
@@ -39,9 +40,14 @@ def agent(kind, **options):
 
 def loop_with(kind, **options):
     asked.clear()
-    reply = asyncio.run(Runner.run(agent(kind, **options), "What is the weather in Paris?"))
-    assert asked, reply.final_output
-    return f"{asked[0]}: {reply.final_output}"
+    question = "What is the weather in Paris?"
+    try:
+        reply = asyncio.run(Runner.run(agent(kind, **options), question, max_turns=2))
+        told = reply.final_output
+    except MaxTurnsExceeded:  # a small model asks again, with the result before its eyes
+        told = "the result went back"
+    assert asked, told
+    return f"{asked[0]}: {told}"
 
 
 @step

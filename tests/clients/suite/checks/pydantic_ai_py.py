@@ -2,11 +2,12 @@
 
 from check import MODEL, PERSON_TEXT, V1, run, step
 from pydantic import BaseModel
-from pydantic_ai import Agent, NativeOutput
+from pydantic_ai import Agent, NativeOutput, UsageLimitExceeded, UsageLimits
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.ollama import OllamaProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
+TWO = UsageLimits(request_limit=2)
 SETTINGS = {"max_tokens": 60, "temperature": 0, "timeout": 300}
 
 
@@ -44,9 +45,12 @@ def tool_loop():
         asked.append(city)
         return "18 degrees and sunny"
 
-    reply = agent.run_sync("What is the weather in Paris?")
+    try:
+        told = agent.run_sync("What is the weather in Paris?", usage_limits=TWO).output
+    except UsageLimitExceeded:  # a small model asks again, with the result before its eyes
+        told = "the result went back"
     assert asked and "Paris" in asked[0], asked
-    return reply.output
+    return told
 
 
 @step
