@@ -82,7 +82,13 @@ SHAPES = {
     )
 }
 
-_SCALE_BYTES = {"Q6_K": (208,), "Q4_0": (0,), "Q5_0": (0,), "Q8_0": (0,)}
+_SCALE_BYTES = {
+    **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2)),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q6_K": (208,),
+}
+"""Where the f16 scale and minimum of a quant block are; of other types a scale is first."""
 
 
 def random_weights(rng: np.random.Generator, rows: int, cols: int, kind: GGMLType) -> Bytes:
@@ -96,9 +102,13 @@ def random_weights(rng: np.random.Generator, rows: int, cols: int, kind: GGMLTyp
     packing = quant_type(kind)
     count = rows * cols // packing.weights
     raw = np.frombuffer(rng.bytes(count * packing.nbytes), np.uint8).reshape(count, -1).copy()
-    for at in _SCALE_BYTES.get(kind.name, (0, 2)):
-        scales = rng.uniform(0.75e-3, 1.25e-3, count).astype(np.float16)
-        raw[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
+    if kind == GGMLType.MXFP4:
+        raw[:, 0] = rng.integers(116, 120, count)  # powers of two
+        return raw.reshape(rows, -1)
+    for at in _SCALE_BYTES.get(kind.name, (0,)):
+        scales = rng.uniform(0.75e-3, 1.25e-3, count)
+        stored = scales.astype(np.float32 if kind == GGMLType.Q8_K else np.float16)
+        raw[:, at : at + stored.itemsize] = stored.view(np.uint8).reshape(count, -1)
     return raw.reshape(rows, -1)
 
 

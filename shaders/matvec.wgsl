@@ -10,6 +10,7 @@ struct Params { units: u32, num_rows: u32, first_row: u32, column: u32, y_width:
 @group(0) @binding(5) var<storage, read> count: array<u32>;
 @group(0) @binding(12) var<uniform> params: Params;
 const TILE_ROWS = WG / LANES * ROWS;
+#include "include/${token}.wgsl"
 #include "include/${operand}.wgsl"
 #include "include/${norm}.wgsl"
 #include "include/${lanes}.wgsl"

@@ -105,6 +105,14 @@ def test_every_tensor_type_and_architecture_is_in_the_support_table() -> None:
         assert f"`{architecture}`" in README, architecture
 
 
+def test_every_tensor_type_passed_its_tests_where_they_ran_last() -> None:
+    lines = re.findall(r"^\| .* passed.*", PAGES["quantization.md"], re.MULTILINE)
+    rows = [line.split(" | ") for line in lines]
+    assert {row[0].removeprefix("| ") for row in rows} == {kind.name for kind in QUANT_TYPES}
+    for row in rows:
+        assert all(re.match(r"[1-9]\d* passed", cell) for cell in row[2:]), row
+
+
 def test_changelog_speaks_of_this_version() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     first = re.search(r"^## \[(\d+\.\d+\.\d+)\]", text, re.MULTILINE)

@@ -18,6 +18,8 @@ import numpy as np
 from gguf import GGMLQuantizationType, TokenType
 from numpy.typing import NDArray
 
+from random_quants import random_rows as random_rows
+
 VOCAB_SIZE = 512
 BOS, EOS, EOT = VOCAB_SIZE - 3, VOCAB_SIZE - 2, VOCAB_SIZE - 1
 NEVER = -30.0  # the logit of a token that is ruled out
@@ -317,35 +319,6 @@ def random_model(
         sizes | vocab.metadata() | dict(metadata or {}),
         {name: tensor for name, tensor in made.items() if tensor is not None},
     )
-
-
-def random_rows(
-    rng: np.random.Generator,
-    rows: int,
-    cols: int,
-    kind: GGMLQuantizationType,
-    *,
-    std: float = 1.0,
-) -> NDArray[np.uint8]:
-    """(rows, bytes a row) of random weights around 0: quantised normal ones, or, for the K types, random
-    quant blocks whose scales are chosen so that the weights spread by `std`.
-    """
-    if not kind.name.endswith("_K"):
-        weights = rng.normal(0, std, (rows, cols)).astype(np.float32)
-        return np.ascontiguousarray(gguf.quants.quantize(weights, kind)).view(np.uint8)
-    weights_each, nbytes = gguf.GGML_QUANT_SIZES[kind]
-    blocks = rng.integers(0, 256, (rows * cols // weights_each, nbytes), dtype=np.uint8)
-    # Weights are scale × group scale × q - minimum × group minimum. Both group factors have the same
-    # spread, so the ratio of the two is the mean of q; Q6_K is symmetric and has no minimum.
-    ratio = {"Q4_K": 7.5, "Q5_K": 15.5, "Q6_K": None}[kind.name]
-    spread = {"Q4_K": 250.0, "Q5_K": 510.0, "Q6_K": 1360.0}[kind.name]
-    scales = (std / spread * rng.uniform(0.75, 1.25, len(blocks))).astype(np.float16)
-    at = 208 if ratio is None else 0
-    blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
-    if ratio is not None:
-        minimums = (scales.astype(np.float32) * ratio).astype(np.float16)
-        blocks[:, 2:4] = minimums.view(np.uint8).reshape(-1, 2)
-    return blocks.reshape(rows, -1)
 
 
 def _sizes(

@@ -9,7 +9,7 @@ fn load_step(row: u32, u: u32) -> Step { return load_eight(row, u); }
 
 // The activations of `token` that unit u meets.
 fn load_operand(u: u32, token: u32) -> Operand {
-  let i = (token * params.units + u) * 2u;
+  let i = (x_row(token) * params.units + u) * 2u;
   return Operand(x[i], x[i + 1u]);
 }
 

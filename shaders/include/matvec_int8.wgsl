@@ -11,7 +11,7 @@ fn load_step(row: u32, u: u32) -> Step { return load_unit(row, u); }
 
 // The activations of `token` that unit u meets.
 fn load_operand(u: u32, token: u32) -> Operand {
-  let place = unit_chunks(u) + token * params.units * 2u;
+  let place = unit_chunks(u) + x_row(token) * params.units * 2u;
   return Operand(x_q[place.x], x_q[place.y], x_scales[place.x], x_scales[place.y]);
 }
 

@@ -4,7 +4,7 @@
 @group(0) @binding(11) var<storage, read> squares: array<vec2<f32>>;
 const NORMED = true;
 fn squares_of(u: u32, token: u32) -> f32 {
-  let pair = squares[token * params.units + u];
+  let pair = squares[x_row(token) * params.units + u];
   return pair.x + pair.y;
 }
 fn norm_scale(squares: f32) -> f32 { return inverseSqrt(squares / f32(params.units * 32u) + params.eps); }

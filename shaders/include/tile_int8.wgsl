@@ -18,27 +18,7 @@ var<workgroup> w_more: array<vec4<f32>, select(1u, RUNS * W_STRIDE, HAS_MORE)>; 
 struct XScales { a: vec4<f32>, b: vec4<f32> }
 struct WItem { a: Packed, b: Packed }
 
-// The half of unit u that is chunk y of it, or chunk x.
-fn chunk_of(u: u32, second: bool) -> u32 { return select(unit_chunks(u).x, unit_chunks(u).y, second); }
-
-fn fetch_word(token: u32, first_unit: u32, word: u32) -> Word {
-  let u = first_unit + select(word >> 1u, (word >> 2u) * 2u + (word & 1u), SPLIT_HALVES);
-  let second = (select(word, word >> 1u, SPLIT_HALVES) & 1u) == 1u;
-  var found: Word;
-  if (!RAGGED || u < params.units) { found = x_q[token * params.units * 2u + chunk_of(u, second)]; }
-  return found;
-}
-
-// Of the two runs of units u and u + 1.
-fn fetch_scales(token: u32, u: u32) -> XScales {
-  let i = token * params.units;
-  var scales: XScales;
-  if (!RAGGED || u < params.units) { scales.a = x_scales[i + (chunk_of(u, false) >> 1u)]; }
-  if (!RAGGED || u + 1u < params.units) {
-    scales.b = x_scales[i + select(u + 1u, chunk_of(u, true) >> 1u, SPLIT_HALVES)];
-  }
-  return scales;
-}
+#include "include/tile_words.wgsl"
 
 fn put_scales(scales: XScales, cell: u32, n: u32) {
   x_scale[cell][n] = scales.a.x;
@@ -121,15 +101,7 @@ fn read_weights(cell: u32) -> Weights {
     tile_w[4][cell], tile_w[5][cell], tile_w[6][cell], tile_w[7][cell], w_scale[cell], more);
 }
 
-// Sums start at the bits of the float 1.5 * 2^23 and stay within 2^22 of it. There neighbouring floats are 1 apart, so
-// the bits as a float, minus that float, are the sum: cheaper than a conversion.
-const ZERO = 0x4b400000;
-
-fn floats(sums: vec4<i32>) -> vec4<f32> { return bitcast<vec4<f32>>(sums) - vec4<f32>(12582912.0); }
-
-fn add_dot(sum: i32, a: vec4<u32>, b: vec4<u32>) -> i32 {
-  return sum + dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y) + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
-}
+#include "include/tile_dots.wgsl"
 
 fn add_token(sums: vec4<f32>, w: Weights, a: vec4<u32>, b: vec4<u32>, scale: f32, sum: f32) -> vec4<f32> {
   let first = vec4<i32>(add_dot(ZERO, a, w.a0), add_dot(ZERO, a, w.a1), add_dot(ZERO, a, w.a2), add_dot(ZERO, a, w.a3));

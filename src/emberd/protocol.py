@@ -185,6 +185,12 @@ class Batch:
     scored_at: IntArray | None = None  # token places behind which a known token is scored
     scored_ids: IntArray | None = None  # those tokens
 
+    num_decode_rows: int = field(init=False)  # rows of one token
+
+    def __post_init__(self) -> None:
+        lengths = self.query_start[1:] - self.query_start[:-1]
+        self.num_decode_rows = int(np.count_nonzero(lengths == 1))
+
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
@@ -192,10 +198,6 @@ class Batch:
     @property
     def num_rows(self) -> int:
         return len(self.context_lens)
-
-    @property
-    def num_decode_rows(self) -> int:
-        return int(np.count_nonzero(np.diff(self.query_start) == 1))
 
 
 @dataclass(slots=True)

@@ -210,6 +210,13 @@ def test_show_a_file_and_a_name(emberd_cli: Emberd, models_dir: Path) -> None:
     assert emberd_cli("show", "tiny", "--template").out.strip() == facts["chat_template"]
 
 
+def test_show_says_what_is_not_computed_with_as_it_is(emberd_cli: Emberd, models_dir: Path) -> None:
+    random_model(models_dir / "plain.gguf", quant="Q2_K", layers=1)
+    random_model(models_dir / "small.gguf", quant="IQ2_S", embedding_quant="IQ4_XS", layers=1)
+    assert "loading         as they are" in emberd_cli("show", "plain").out
+    assert "type IQ2_S become Q8_0" in emberd_cli("show", "small", "--json").json["loading"]
+
+
 def test_show_refuses_a_damaged_file(emberd_cli: Emberd, models_dir: Path) -> None:
     (models_dir / "broken.gguf").write_bytes(b"GGUF")
     assert_one_clear_line(emberd_cli("show", "broken"), "broken.gguf")

@@ -134,3 +134,12 @@ def test_errors_are_the_packages_own(client: Client) -> None:
     assert overflow.value.status_code == 400 and "128 tokens" in overflow.value.error
     with pytest.raises(ollama.ResponseError, match="num_predict"):
         client.chat("script", said("1"), options={"num_predict": 0})
+
+
+def test_logprobs_ol11(client: Client) -> None:
+    request: Any = {"options": {"temperature": 0}, "logprobs": True, "top_logprobs": 2}
+    whole = client.chat("script", said("1"), **request)
+    parts = list(client.chat("script", said("1"), stream=True, **request))
+    assert whole.logprobs is not None
+    assert [entry.token for entry in whole.logprobs] == ["A B", " C D", " E F", " G"]
+    assert [entry for part in parts for entry in part.logprobs or ()] == list(whole.logprobs)

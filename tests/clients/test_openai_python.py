@@ -167,3 +167,24 @@ def test_request_ids_are_read(client: OpenAI) -> None:
     raw = client.chat.completions.with_raw_response.create(model="script", messages=said("1"))
     assert raw.request_id and raw.request_id.startswith("req_")
     assert raw.parse().choices[0].message.content == TEXT
+
+
+def test_logprobs_are_put_together_by_the_streaming_helper_oc26(client: OpenAI) -> None:
+    request: Any = {"model": "script", "messages": said("1"), "temperature": 0}
+    request |= {"logprobs": True, "top_logprobs": 2}
+    whole = client.chat.completions.create(**request).choices[0].logprobs
+    with client.chat.completions.stream(**request) as stream:
+        streamed = stream.get_final_completion().choices[0].logprobs
+    assert whole is not None and whole.content is not None and streamed is not None
+    assert [entry.token for entry in whole.content] == ["A B", " C D", " E F", " G"]
+    assert all(len(entry.top_logprobs) == 2 for entry in whole.content)
+    assert streamed.content == whole.content
+
+
+def test_a_prompt_is_scored_by_echo_ok01(client: OpenAI) -> None:
+    options: Any = {"echo": True, "logprobs": 1, "max_tokens": 0}
+    (choice,) = client.completions.create(model="script", prompt=[49, 256, 257], **options).choices
+    assert choice.text == "1A B C D"
+    assert choice.logprobs is not None
+    first, *rest = choice.logprobs.token_logprobs or []
+    assert first is None and rest == pytest.approx([0, 0], abs=1e-4)

@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import openai
 import pytest
 from openai import OpenAI
+from pydantic import BaseModel
 
 from daemon import Daemon, running_daemon, wait_until
 from tiny_gguf import CHAT_TEMPLATE, script_model
@@ -113,6 +114,36 @@ def test_an_agents_loop_by_items_and_by_previous_response_or03_or09(client: Open
     ):
         answer: Any = client.responses.create(model="script", tools=[WEATHER], **fields)  # type: ignore[call-overload]
         assert answer.output_text == "Mild and dry."
+
+
+def test_parse_reads_what_the_schema_binds_oc10(client: OpenAI) -> None:
+    class Answer(BaseModel):
+        sure: bool
+        color: Literal["red", "blue"]
+
+    asked: Any = {"model": "script", "input": "1", "temperature": 0, "text_format": Answer}
+    response = client.responses.parse(**asked)
+    assert isinstance(response.output_parsed, Answer) and response.text is not None
+    with client.responses.stream(**asked) as stream:
+        final = stream.get_final_response()
+    assert final.output_parsed == response.output_parsed
+
+
+def test_forced_calls_oc11(client: OpenAI) -> None:
+    city = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris"]}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    tools: Any = [{**WEATHER, "parameters": city}, {**WEATHER, "name": "other"}]
+    named: Any = {"type": "function", "name": "weather"}
+    response = client.responses.create(
+        model="script", input="1", tools=tools, tool_choice=named, temperature=0
+    )
+    (call,) = response.output
+    assert call.type == "function_call" and call.name == "weather"
+    assert json.loads(call.arguments) == {"city": "Paris"}
 
 
 def test_what_is_stored_is_read_listed_and_deleted_or09(client: OpenAI) -> None:

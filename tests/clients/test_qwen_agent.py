@@ -34,13 +34,25 @@ QUESTIONS = [
 ASK: Any = {"role": "user", "content": "Now answer my question in one sentence."}
 
 
-@pytest.fixture(scope="module")
-def qwen(qwen_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+@pytest.fixture(scope="module", params=["cpu", pytest.param("gpu", marks=pytest.mark.device)])
+def qwen(
+    request: pytest.FixtureRequest, qwen_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Daemon]:
+    """On the CPU device, and on an adapter: software Vulkan where there is no other."""
     folder = tmp_path_factory.mktemp("qwen")
     (folder / "models").mkdir()
     (folder / "models" / "qwen.gguf").symlink_to(qwen_path)
-    with running_daemon(folder / "models", folder / "daemon", ctx=2048) as started:
+    settings = {"device": request.param, "ctx": 2048, "max_batch_tokens": 128, "max_sequences": 4}
+    with running_daemon(folder / "models", folder / "daemon", **settings) as started:
         yield started
+
+
+@pytest.fixture(autouse=True)
+def _quick_enough(request: pytest.FixtureRequest) -> None:
+    on_gpu = request.node.callspec.params["qwen"] == "gpu"
+    if on_gpu and "fills" not in request.node.name:
+        if request.getfixturevalue("device").info.is_software:
+            pytest.skip("the loops take minutes each on a software adapter")
 
 
 @pytest.mark.parametrize(("question", "tool", "fact"), QUESTIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -138,3 +139,27 @@ def test_the_page_shows_every_route_and_fetches_nothing(site: Site) -> None:
     for example in EXAMPLES.values():
         assert example.summary in page.text
     assert '"max_tokens": 32' in page.text
+
+
+JUNK: list[Any] = [None, True, -1, 0, 1.5, 1e300, "", "\0", "x" * 70, [], [[]], [None]]
+JUNK += [{}, {"": []}, [{"a": 1}]]
+
+
+@pytest.mark.slow
+def test_no_junk_in_any_field_of_any_route_is_more_than_a_400_k36(site: Site) -> None:
+    async def work() -> None:
+        async with site.client() as client:
+            document = await document_of(client)
+            for route, example in EXAMPLES.items():
+                method, path = route.split(" ")
+                if example.body is None or route in NEEDS_OTHERS:
+                    continue
+                body = document["paths"][path][method.lower()]["requestBody"]
+                name = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+                for field in document["components"]["schemas"][name]["properties"]:
+                    for junk in JUNK:
+                        sent = {**example.body, field: junk}
+                        answer = await client.request(method, path, json=sent)
+                        assert answer.status_code < 500, (route, field, junk, answer.text)
+
+    asyncio.run(asyncio.wait_for(work(), 300))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from site_fakes import CONTEXT, Site, run, write_model
+from tiny_gguf import random_model
 
 MakeSite = Callable[..., Site]
 Json = dict[str, Any]
@@ -92,6 +93,16 @@ def test_show_ol31(make_site: MakeSite, models_dir: Path, key: str) -> None:
     assert ".Suffix" not in answer["template"]
     assert str(models_dir) not in json.dumps(answer)
     assert missing.status_code == 404
+
+
+def test_show_says_what_a_gpu_gets_as_q8_0(make_site: MakeSite, models_dir: Path) -> None:
+    site = make_site(models_dir=models_dir)
+    models_dir.mkdir(exist_ok=True)
+    random_model(models_dir / "plain.gguf", quant="IQ4_XS", layers=1)
+    random_model(models_dir / "small.gguf", quant="IQ2_S", layers=1)
+    plain, small = post_all(site, "/api/show", {"model": "plain"}, {"model": "small"})
+    assert "types" not in plain.json()["emberd"]
+    assert "IQ2_S become Q8_0" in small.json()["emberd"]["types"]
 
 
 def test_version_is_dotted_numbers_ol37(make_site: MakeSite) -> None:

@@ -8,59 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from responses_harness import RESPONSES, ask, events, post
+from responses_harness import PATCH, RESPONSES, SCRIPTS, W, ask, events, post, write_models
 from responses_harness import stream as stream_of
 
 from emberd.gateway.openai.responses.items import reasoning_text
 from emberd.gateway.openai.responses.tools import read_tools
-from site_fakes import CONTEXT, Site, run
-from tiny_gguf import script_model
+from site_fakes import Site, run
 
 MakeSite = Callable[..., Site]
 Json = dict[str, Any]
-MESSAGES = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-CALLS = (
-    "{% for t in tools or () %}{{ t['function']['name'] }},{% endfor %}{# <tool_call> #}" + MESSAGES
-)
-THINKS = (
-    "{# </think> #}{% if enable_thinking is defined and not enable_thinking %}-{% endif %}"
-    "{% for m in messages %}{{ m['reasoning_content'] or '' }}{{ m['content'] }}{% endfor %}"
-)
-SCRIPTS: dict[str, Any] = {
-    "c": [
-        "Sure.",
-        " <tool",
-        '_call>{"name": "w", "arg',
-        'uments": {"p"',
-        ': "a"}}</tool_call>\n<tool_call>',
-        '{"name": "w", "arguments": {"p": "b"}}</tool_call>',
-    ],
-    "f": ['<tool_call>{"name": "patch", "arguments": {"in', 'put": "+ \\"x\\"\\n"}}</tool_call>'],
-    "p": ["A <tool", "_box> is", " no <tool_call> at", " all."],
-    "t": ["<thi", "nk>", "\nHm", ", well", ".\n", "</think>", "\n\n", "Yes."],
-    "q": ["<think>\n\n", "</think>\n\n", "No."],
-    "e": ["<think>on", " and"],
-    "\n": ["Closed."],
-}
-W = {
-    "type": "function",
-    "name": "w",
-    "description": "d",
-    "parameters": {"type": "object", "properties": {"p": {"type": "string"}}},
-}
-DEEP = json.loads("[" * 90 + "]" * 90)
-PATCH = {"type": "custom", "name": "patch", "description": "edits"}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("items")
-    for name, template in (("tiny", CALLS), ("thinks", THINKS)):
-        metadata = {"tokenizer.chat_template": template}
-        script_model(
-            path / f"{name}.gguf", SCRIPTS, endless="e", context_length=CONTEXT, metadata=metadata
-        )
-    return path
+    return write_models(tmp_path_factory.mktemp("responses"))
 
 
 @pytest.fixture
@@ -70,69 +31,6 @@ def site(make_site: MakeSite, folder: Path) -> Site:
 
 def told_by(site: Site, **fields: Any) -> list[Json]:
     return events(stream_of(site, **fields).text)
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({}, "input"),
-        ({"input": []}, "input"),
-        ({"input": 5}, "input"),
-        ({"input": ["x"]}, "input[0]"),
-        ({"input": [{"role": "user", "content": "x"}, {"role": "x"}]}, "input[1].role"),
-        ({"input": "x", "instructions": 1}, "instructions"),
-        ({"input": "x", "max_output_tokens": 0}, "max_output_tokens"),
-        ({"input": "x", "temperature": 3}, "temperature"),
-        ({"input": "x", "n": 2}, "n"),
-        ({"input": "x", "metadata": {"k": 1}}, "metadata.k"),
-        ({"input": "x", "truncation": "some"}, "truncation"),
-        ({"input": "x", "store": "yes"}, "store"),
-        ({"input": "x", "include": "all"}, "include"),
-        ({"input": "x", "reasoning": {"effort": "much"}}, "reasoning.effort"),
-        ({"input": "x", "background": True, "stream": True}, "background"),
-        ({"input": "x", "background": True, "store": False}, "background"),
-        ({"input": "x", "conversation": "conv_1"}, "conversation"),
-        ({"input": "x", "prompt": {"id": "p"}}, "prompt"),
-        ({"input": "x", "tools": [1]}, "tools[0]"),
-        ({"input": "x", "tools": [{"name": "w"}]}, "tools[0].type"),
-        ({"input": "x", "tools": [{"type": "function"}]}, "tools[0].name"),
-        ({"input": "x", "tools": [{**W, "parameters": []}]}, "tools[0].parameters"),
-        ({"input": "x", "tools": [{**W, "description": 5}]}, "tools[0].description"),
-        ({"input": "x", "tools": [W, W]}, "tools[1].name"),
-        ({"input": "x", "tools": [{"type": "computer_use_preview"}]}, "tools[0].type"),
-        ({"input": "x", "tools": [{"type": "namespace", "name": "n"}]}, "tools[0]"),
-        ({"input": "x", "tools": [{**W, "name": ["w"]}]}, "tools[0].name"),
-        ({"input": "x", "tools": [{"type": "web_search", "x": DEEP}]}, "tools"),
-        ({"input": [{"role": "user", "content": "x", "y": DEEP}]}, "input[0]"),
-        ({"input": "x", "tool_choice": "maybe"}, "tool_choice"),
-        ({"input": "x", "tool_choice": {"type": "mcp", "x": DEEP}}, "tool_choice"),
-        ({"input": "x", "tool_choice": {"type": "allowed_tools"}}, "tool_choice.tools"),
-    ],
-    ids=str,
-)
-def test_bad_bodies_are_refused_by_field_k36(site: Site, fields: Json, param: str) -> None:
-    (response,) = post(site, RESPONSES, fields)
-    assert response.status_code == 400, response.text
-    error = response.json()["error"]
-    assert error["param"] == param and param in error["message"]
-    assert error["type"] in ("invalid_request_error", "not_supported_error")
-    assert not site.workers or not site.workers[0].requests
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("conversation", "conv_1"),
-        ("prompt", {"id": "p"}),
-    ],
-    ids=str,
-)
-def test_what_is_not_served_is_refused_or02(site: Site, field: str, value: Any) -> None:
-    fields = {"input": "p", "tools": [W], field.split(".")[0]: value}
-    (response,) = post(site, RESPONSES, fields)
-    assert response.status_code == 400
-    error = response.json()["error"]
-    assert (error["param"], error["type"]) == (field, "not_supported_error")
 
 
 def test_calls_of_a_whole_response_or05_k06_k07(site: Site) -> None:

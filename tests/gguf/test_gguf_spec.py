@@ -139,9 +139,9 @@ def test_wrong_shape_names_both(path: Path) -> None:
 
 
 def test_type_without_a_decoder_names_tensor_and_supported_types(path: Path) -> None:
-    raw = np.zeros((256, 84), np.uint8)
-    message = refusal(path, tensors={"blk.0.attn_q.weight": (GGMLQuantizationType.Q2_K, raw)})
-    assert "'blk.0.attn_q.weight'" in message and "Q2_K is not supported" in message
+    raw = np.zeros((256, 320), np.uint8)
+    message = refusal(path, tensors={"blk.0.attn_q.weight": (GGMLQuantizationType.Q8_1, raw)})
+    assert "'blk.0.attn_q.weight'" in message and "Q8_1 is not supported" in message
     assert "Q4_K, Q5_K, Q6_K" in message
 
 

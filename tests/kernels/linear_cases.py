@@ -11,6 +11,7 @@ import pytest
 from gguf import GGMLQuantizationType as GGMLType
 from numpy.typing import NDArray
 
+from emberd.gguf import dequant as gguf_types
 from emberd.gguf.dequant import dequantize
 from emberd.reference import ops as reference
 from emberd.runtime import linear
@@ -25,14 +26,7 @@ from tolerance import check
 Array = NDArray[Any]
 
 QUANT_TYPES = [
-    GGMLType.Q4_0,
-    GGMLType.Q4_1,
-    GGMLType.Q5_0,
-    GGMLType.Q5_1,
-    GGMLType.Q8_0,
-    GGMLType.Q4_K,
-    GGMLType.Q5_K,
-    GGMLType.Q6_K,
+    kind for kind in gguf_types.QUANT_TYPES if kind not in FLOAT_TYPES | {*gguf_types.DECODED_TYPES}
 ]
 ALL_TYPES = [GGMLType.F32, GGMLType.F16, GGMLType.BF16, *QUANT_TYPES]
 
@@ -56,7 +50,7 @@ def with_rows_tile(tile: MatvecTile, tokens: int = 8) -> linear.LinearTable:
 
 def columns(kind: GGMLType) -> int:
     """A width that is whole quant blocks, an odd number of units where the type allows it."""
-    return 512 if kind.name.endswith("_K") else 160
+    return 512 if gguf_types.quant_type(kind).weights == 256 else 160
 
 
 def limited(device: Device, **limits: int) -> Device:

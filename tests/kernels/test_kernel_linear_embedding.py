@@ -12,7 +12,8 @@ from emberd.runtime import linear
 from emberd.runtime.device import Device
 from emberd.runtime.kernel import Kernels, run_once
 from emberd.runtime.weights import upload_matrix, upload_vector
-from linear_cases import ALL_TYPES, limited, random_weights
+from fused_cases import check_quantized, poisoned
+from linear_cases import ALL_TYPES, QUANT_TYPES, limited, random_weights
 from tiny_gguf import random_rows
 from tolerance import check
 
@@ -50,6 +51,36 @@ def test_embedding_by_id_and_by_last_token(
     run_once(device, steps)
     taken = np.where(given < 0, last[sequences].astype(np.int32), ids)
     check(device.read(y), floats[taken] * 2.5, "float")
+
+
+@pytest.mark.parametrize("kind", QUANT_TYPES, ids=lambda kind: kind.name)
+def test_embedding_goes_on_in_int8_for_the_next_norm(
+    device: Device, kernels: Kernels, rng: np.random.Generator, kind: GGMLType
+) -> None:
+    """An unknown id leaves the int8 row, too, as it was."""
+    raw, floats = random_weights(rng, ROWS, kind)
+    weight = upload_matrix(device, [(raw, kind)])
+    ids = np.append(rng.integers(0, ROWS, 3), ROWS).astype(np.int32)
+    norm_weight = rng.standard_normal(weight.cols, np.float32)
+    y, out = device.empty((4, weight.cols)), poisoned(device, 4, weight.cols, 1e-5)
+    steps = linear.embedding(
+        kernels,
+        weight,
+        device.upload(ids),
+        device.empty((1,), "u32"),
+        device.upload(np.zeros(4, np.int32)),
+        y,
+        rows=4,
+        scale=0.5,
+        ahead=(device.upload(norm_weight), out),
+    )
+    run_once(device, steps)
+    found = device.read(y)[:3]
+    check(found, floats[ids[:3]] * 0.5, "float")
+    check_quantized(device, out, found * norm_weight)
+    assert out.norm is not None
+    squares = (found.astype(np.float64) ** 2).reshape(3, -1, 16).sum(axis=2)
+    check(device.read(out.norm.squares)[:3], squares, "float")
 
 
 def test_embedding_of_an_unknown_id_is_not_written(

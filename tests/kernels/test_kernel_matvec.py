@@ -94,6 +94,52 @@ def test_products_finish_a_pending_norm(
     check(device.read(y), normed @ floats.T.astype(np.float64) + bias, "int8_twin")
 
 
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_products_take_given_rows_of_a_pending_norm(
+    device: Device, kernels: Kernels, rng: np.random.Generator, tokens: int
+) -> None:
+    """As the logits of those tokens of a step that are sampled."""
+    raw, floats = random_weights(rng, 19, GGMLType.Q6_K)
+    weight = upload_matrix(device, [(raw, GGMLType.Q6_K)])
+    x, normed = pending(device, rng, 7, weight.cols)
+    rows = rng.integers(0, 7, tokens).astype(np.int32)
+    y = device.upload(np.full((tokens, 19), np.nan, np.float32))
+    steps = linear.matmul(
+        kernels,
+        weight,
+        replace(x, rows=device.upload(rows)),
+        y,
+        rows=tokens,
+        count=device.upload(np.array([tokens], np.uint32)),
+        table=NARROW,
+    )
+    run_once(device, steps)
+    check(device.read(y), normed[rows] @ floats.T.astype(np.float64), "int8_twin")
+
+
+def test_a_kernel_with_its_params_in_its_text_gives_the_same(
+    device: Device, kernels: Kernels, rng: np.random.Generator
+) -> None:
+    raw, floats = random_weights(rng, 19, GGMLType.Q4_K)
+    weight = upload_matrix(device, [(raw, GGMLType.Q4_K)])
+    x, normed = pending(device, rng, 1, weight.cols)
+    found = []
+    for baked in (False, True):
+        y = device.upload(np.full((1, 19), np.nan, np.float32))
+        count = device.upload(np.array([1], np.uint32))
+        steps = linear.matmul(kernels, weight, x, y, rows=1, count=count, table=NARROW)
+        if baked:
+            steps = [kernels.baked(step) for step in steps]
+            assert not any(step.params or step.kernel.fields for step in steps)
+        else:
+            reads = weight.cols // 32  # of a lane that has a row to itself
+            assert all(matvec.gains_by_baking(step) == (reads <= 8) for step in steps)
+        run_once(device, steps)
+        found.append(device.read(y))
+    check(found[1], normed @ floats.T.astype(np.float64), "int8_twin")
+    check(found[1], found[0], "float")
+
+
 def test_matrices_in_parts_and_ragged_ones_are_not_fused(
     device: Device, rng: np.random.Generator
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from emberd.config import Config
 from emberd.errors import BadRequestError, ConfigError, ModelFileError, ModelNotFoundError
 from emberd.models.found import preferred, quant_label
+from emberd.models.recipe import Recipe
 from emberd.models.store import ModelStore
 from ollama_layout import write_store
 from tiny_gguf import random_model, split_gguf
@@ -265,6 +266,27 @@ def test_what_nothing_needs_is_removed_in_time(store: ModelStore, small: Path) -
     store.pulled.tidy()
     assert {path.name for path in blobs.iterdir()} == {"new", "used", "cut.part"}
     assert names(store) == {"mine:latest"}
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 9, "name": "x", "file": "y"}'])
+def test_a_damaged_manifest_breaks_no_list(
+    store: ModelStore, put: Callable[..., Path], content: str
+) -> None:
+    put("models", "good.gguf")
+    folder = store.pulled.root / "models"
+    folder.mkdir(parents=True)
+    (folder / "x%3Alatest.json").write_text(content)
+    assert names(store) == {"good:latest"}
+
+
+def test_a_model_made_under_a_file_s_name_hides_it_until_it_is_deleted(
+    store: ModelStore, put: Callable[..., Path]
+) -> None:
+    path = put("models", "mine.gguf")
+    store.keep("mine", path, Recipe(system="Mine."))
+    assert store.find("mine").recipe.system == "Mine." and names(store) == {"mine:latest"}
+    store.delete("mine")
+    assert store.find("mine").recipe == Recipe()
 
 
 def test_places_are_a_setting() -> None:

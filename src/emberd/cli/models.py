@@ -131,6 +131,7 @@ def show(
     ] = False,
 ) -> None:
     """Show what a model file holds: architecture, sizes, tensor types, metadata."""
+    from ..gguf.loaded import loading_note
     from ..gguf.spec import describe, open_model
     from ..models.modelfile import format_modelfile
 
@@ -147,6 +148,7 @@ def show(
             if isinstance(value, (str, int, float, bool))
         }
         types = Counter(info.type.name for info in opened.file.tensors.values())
+        note = loading_note(opened.file.tensors.values())
         spec, size, described = opened.spec, opened.file.size, describe(opened)
     finally:
         opened.close()
@@ -162,6 +164,7 @@ def show(
         "parameters": described.num_parameters,
         "type": described.quantization,
         "tensor types": dict(types),
+        "loading": note or "as they are",
         "context length": spec.context_length,
         "layers": spec.num_layers,
         "hidden size": spec.hidden_size,

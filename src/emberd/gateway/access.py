@@ -19,6 +19,7 @@ OPEN = ("GET /", "GET /health")
 ROUTES: dict[str, tuple[str, ...]] = {
     "infer": (
         "POST /v1/chat/completions",
+        "POST /v1/chat/completions/input_tokens",
         "POST /v1/completions",
         "POST /v1/embeddings",
         "POST /v1/responses",

@@ -111,10 +111,10 @@ def ignored_fields(body: Json, schema: type[Schema], **parts: type[Schema]) -> l
 
     `parts` are schemas of fields whose objects the schema leaves free.
     """
-    known = schema.model_fields
+    known = {info.alias or name: name for name, info in schema.model_fields.items()}
     names = [name for name, value in body.items() if name not in known and value is not None]
-    for name in known:
-        part, value = parts.get(name) or _part(schema, name), body.get(name)
+    for name, field in known.items():
+        part, value = parts.get(name) or _part(schema, field), body.get(name)
         if part is not None and isinstance(value, dict):
             names += [f"{name}.{inner}" for inner in ignored_fields(value, part)]
     return names

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from ..errors import ModelFileError
 from ..gguf.encoder import EncoderFile, Pooling, is_encoder, open_encoder, pooling_of
+from ..gguf.loaded import loading_note
 from ..gguf.reader import GGUFFile
 from ..gguf.shards import model_files
 from ..gguf.spec import ModelFile, describe, open_model
@@ -25,7 +26,7 @@ from ..text.reasoning import thinking_of
 
 Capability = Literal["completion", "tools", "insert", "thinking", "embedding"]
 
-_VERSION = 4  # part of the cache key: a change of ModelFacts makes older entries unknown
+_VERSION = 5  # part of the cache key: a change of ModelFacts makes older entries unknown
 _SAMPLE_BYTES = 64 * 1024
 _SAMPLES = 64
 _HINTS: dict[str, tuple[str, float, float]] = {  # field of SamplingParams: key, least, most
@@ -51,6 +52,7 @@ class ModelFacts:
     num_parameters: int
     parameter_size: str  # "7.6B"
     quantization: str  # "Q4_K_M"
+    loading_note: str  # of tensor types that are not computed with as they are; often empty
     context_length: int  # trained
     embedding_length: int
     vocab_size: int
@@ -139,6 +141,7 @@ def _read(path: Path) -> ModelFacts:
             num_parameters=description.num_parameters,
             parameter_size=size_label(description.num_parameters),
             quantization=description.quantization,
+            loading_note=loading_note(model.file.tensors.values()),
             context_length=model.spec.context_length,
             embedding_length=model.spec.hidden_size,
             vocab_size=model.spec.vocab_size,

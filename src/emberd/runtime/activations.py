@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ..errors import DeviceError
 from .device import Device, Tensor
 
 QUANT_RUN = 32
@@ -33,6 +34,9 @@ class QuantizedActivations:
     scales: Tensor  # f32 (rows, width / 16, 2): for each 16 values (scale, scale * their sum)
     norm: PendingNorm | None = None  # None: the values are final
     group: int = QUANT_RUN
+    rows: Tensor | None = (
+        None  # i32 (tokens,): the row that each token is; None: its own. For matvec
+    )
 
     @property
     def width(self) -> int:
@@ -44,6 +48,16 @@ class QuantizedActivations:
         return QuantizedActivations(
             _first_rows(self.q, rows), _first_rows(self.scales, rows), norm, group
         )
+
+
+def check_widths(device: Device, **sizes: int) -> None:
+    """Raises DeviceError for a width, `hidden=100`, that kernels do not take."""
+    for name, size in sizes.items():
+        if size % QUANT_RUN:
+            raise DeviceError(
+                f"a {name.replace('_', '-')} state of {size} values is not supported on {device.name}: "
+                f"a multiple of {QUANT_RUN} is needed; the cpu device takes any"
+            )
 
 
 def activations(

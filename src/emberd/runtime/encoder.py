@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import DeviceError
 from ..gguf.encoder import EncoderFile, EncoderSpec, open_encoder
 from ..protocol import FloatArray, IntArray, WorkerInfo, WorkerOptions
 from . import encoder_ops, linear
-from .activations import QUANT_RUN, QuantizedActivations, activations
+from .activations import QuantizedActivations, activations, check_widths
 from .device import Device, Tensor, open_device
 from .encoder_weights import EncoderWeights, Norm, load_encoder_weights
 from .kernel import Dispatch, Kernels
@@ -202,12 +201,7 @@ class GpuEncoder:
         progress: Callable[[float], None] | None = None,
     ) -> None:
         started, spec = time.monotonic(), model.spec
-        for what, size in (("hidden", spec.hidden_size), ("feed-forward", spec.ffn_size)):
-            if size % QUANT_RUN:
-                raise DeviceError(
-                    f"a {what} state of {size} values is not supported on {device.name}: a multiple of "
-                    f"{QUANT_RUN} is needed; the cpu device takes any"
-                )
+        check_widths(device, hidden=spec.hidden_size, feed_forward=spec.ffn_size)
         self.context_length = min(
             options.context_length or spec.context_length, spec.context_length
         )

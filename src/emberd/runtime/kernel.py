@@ -11,7 +11,7 @@ import os
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,11 @@ from .device import UNIFORM, Device, Tensor
 
 _BINDING = re.compile(r"@group\(0\) @binding\((\d+)\)\s+var<([\w, ]+)>\s+(\w+)\s*:")
 _PARAMS = re.compile(r"struct Params\s*\{(.*?)\}", re.DOTALL)
+_UNIFORM = re.compile(r"@group\(0\) @binding\(\d+\) var<uniform> params: Params;")
 _FIELD = re.compile(r"(\w+)\s*:\s*(u32|i32|f32)")
+
+
+_CODES = {"u32": "I", "i32": "i", "f32": "f"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +37,12 @@ class KernelKey:
     name: str
     constants: tuple[tuple[str, Constant], ...] = ()
     includes: tuple[tuple[str, str], ...] = ()
+    params: tuple[int | float, ...] = ()  # in the text, instead of a uniform
 
     def __str__(self) -> str:
         parts = [self.name, *(value for _, value in self.includes)]
-        return "_".join([*parts, *(f"{k.lower()}{v}" for k, v in self.constants)])
+        parts += (f"{k.lower()}{v}" for k, v in self.constants)
+        return "_".join([*parts, *(f"p{value:g}" for value in self.params)])
 
 
 class Kernel:
@@ -46,13 +52,17 @@ class Kernel:
         self.key = key
         self.label = str(key)
         source, overrides = compose(key.name, dict(key.constants), dict(key.includes))
+        if key.params:
+            source = _UNIFORM.sub(
+                f"const params = Params({_literals(source, key.params)});", source
+            )
         _dump(self.label, source)
         self.source_digest = hashlib.sha256(source.encode()).hexdigest()
         found = sorted((int(n), access, name) for n, access, name in _BINDING.findall(source))
         self.bindings = tuple(name for _, access, name in found if access.strip() != "uniform")
         self._numbers = [n for n, _, _ in found]
         body = _PARAMS.search(source)
-        self.fields = tuple(_FIELD.findall(body.group(1))) if body else ()
+        self.fields = tuple(_FIELD.findall(body.group(1))) if body and not key.params else ()
         try:
             module = device.wgpu.create_shader_module(label=self.label, code=source)
             entries = [
@@ -78,10 +88,13 @@ class Kernel:
     def pack(self, params: Mapping[str, int | float]) -> bytes:
         """`Params` as the uniform's bytes; every field must be given and no other."""
         assert set(params) == {name for name, _ in self.fields}, (self.label, params, self.fields)
-        code = {"u32": "I", "i32": "i", "f32": "f"}
         values = [params[name] for name, _ in self.fields]
-        data = struct.pack("<" + "".join(code[kind] for _, kind in self.fields), *values)
+        data = struct.pack("<" + "".join(_CODES[kind] for _, kind in self.fields), *values)
         return data.ljust((len(data) + 15) & ~15, b"\0")
+
+    def unpack(self, data: bytes) -> tuple[int | float, ...]:
+        """The params that `pack` made these bytes of."""
+        return struct.unpack_from("<" + "".join(_CODES[kind] for _, kind in self.fields), data)
 
     def bind(
         self, device: Device, tensors: Sequence[Tensor], params: tuple[Any, int, int] | None
@@ -126,6 +139,16 @@ class Kernels:
         if key not in self._made:
             self._made[key] = Kernel(self.device, key)
         return self._made[key]
+
+    def baked(self, dispatch: Dispatch) -> Dispatch:
+        """The same dispatch by a kernel that has its params in its text: no lane waits for them to be read."""
+        kernel = dispatch.kernel
+        if not dispatch.params:
+            return dispatch
+        key = replace(kernel.key, params=kernel.unpack(dispatch.params))
+        if key not in self._made:
+            self._made[key] = Kernel(self.device, key)
+        return Dispatch(self._made[key], dispatch.tensors, b"", dispatch.grid)
 
     @property
     def reduce(self) -> str:
@@ -175,6 +198,15 @@ def _buffer_type(access: str) -> str:
         "uniform": "uniform",
     }
     return kinds[access.replace(" ", "")]
+
+
+def _literals(source: str, values: Sequence[int | float]) -> str:
+    """Values of `Params` as WGSL writes them, in its fields' order."""
+    suffix = {"u32": "u", "i32": "i", "f32": "f"}
+    fields = _FIELD.findall(_PARAMS.search(source).group(1))  # type: ignore[union-attr]
+    return ", ".join(
+        f"{value!r}{suffix[kind]}" for (_, kind), value in zip(fields, values, strict=True)
+    )
 
 
 def _dump(label: str, source: str) -> None:

@@ -155,19 +155,30 @@ def embedding(
     *,
     rows: int,
     scale: float,
+    ahead: tuple[Tensor, QuantizedActivations] | None = None,
 ) -> list[Dispatch]:
     """y (rows, weight.cols) = rows of `weight` for token_ids i32 (rows,), times `scale`.
+
+    `ahead`, for quant types: the next norm's weight, and y times it in int8 with its 1 / rms pending.
 
     A negative id stands for last_tokens[sequence_index[t]], u32 (sequences,) and i32 (rows,). One dispatch
     for each part of the matrix; an id outside the matrix leaves its row of `y` as it was.
     """
     name = "embedding" if weight.is_quantized else "embedding_float"
-    kernel = kernels.get(name, {"weight": _weight_file(weight)}, WG=_RUN_LANES)
+    includes, outputs = {"weight": _weight_file(weight)}, [y]
+    if weight.is_quantized:
+        includes["ahead"] = "chunk_alone" if ahead is None else "chunk_ahead"
+    if ahead is not None:
+        norm_weight, out = ahead
+        assert weight.is_quantized and out.norm is not None and out.group == 16, out
+        assert out.width == weight.cols and norm_weight.shape == (weight.cols,), norm_weight
+        outputs += [norm_weight, out.q, out.scales, out.norm.squares]
+    kernel = kernels.get(name, includes, WG=_RUN_LANES)
     units = _units(weight)
     return [
         kernels.dispatch(
             kernel,
-            [*part.tensors, token_ids, last_tokens, sequence_index, y],
+            [*part.tensors, token_ids, last_tokens, sequence_index, *outputs],
             (rows, -(-units // _RUN_LANES), 1),
             units=units,
             num_rows=part.rows,

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gguf import GGMLQuantizationType
+
 from .activations import QuantizedActivations
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
@@ -48,9 +50,9 @@ class MatmulTile:
 
     @property
     def memory(self) -> int:
-        """Bytes of workgroup memory, as `matmul.wgsl` lays it out for a type that needs all of it."""
+        """Bytes of workgroup memory, as `matmul.wgsl` lays it out for a type that needs all of it (Q2_K)."""
         cells = self.runs * (self.tokens // 4 + self.rows // 4)
-        return cells * (8 * 16 + 2 * 16) + 16 * (self.workgroup if self.slices > 1 else 1)
+        return cells * (8 * 16 + 3 * 16) + 16 * (self.workgroup if self.slices > 1 else 1)
 
     def fits(self, device: Device) -> bool:
         return (
@@ -125,7 +127,7 @@ def tiled_matmul(
         {
             "weight": weight.type.name.lower(),
             "bias": "no_bias" if bias is None else "bias",
-            "operand": "tile_int8" if weight.is_quantized else "tile_float",
+            "operand": _operand(weight),
         },
         TILE_TOKENS=tile.tokens,
         TILE_ROWS=tile.rows,
@@ -155,3 +157,10 @@ def tiled_matmul(
             )
         )
     return dispatches
+
+
+def _operand(weight: WeightMatrix) -> str:
+    """The include that lays out the tile."""
+    if weight.type == GGMLQuantizationType.Q2_K:
+        return "tile_int8_minima"
+    return "tile_int8" if weight.is_quantized else "tile_float"

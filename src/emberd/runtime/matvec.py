@@ -21,6 +21,11 @@ MAX_GROUP = 8
 """Most tokens that a workgroup multiplies with the weights it reads."""
 
 
+MAX_BAKED_UNITS = 8
+"""Most units of weights a lane may read where a kernel has its params in its text: a driver that knows how many
+there are reads them all at once, and more of them than this take too many registers."""
+
+
 @dataclass(frozen=True, slots=True)
 class MatvecTile:
     """`lanes` lanes share `rows` weight rows, `units` units of each in flight; `workgroup` lanes a workgroup."""
@@ -215,7 +220,7 @@ def output_quantize(
     table: MatvecTable,
 ) -> Dispatch:
     """hidden (rows, weight.rows) += x times `weight`; out = hidden * norm_weight in int8, its 1 / rms pending."""
-    assert out.norm is not None and x.norm is None
+    assert out.norm is not None and x.norm is None and x.rows is None
     assert hidden.shape == (rows, weight.rows) and norm_weight.shape == (weight.rows,), hidden
     assert out.width == weight.rows and out.q.shape[0] >= rows, out.q
     assert can_fuse_output(table, weight, rows), weight
@@ -248,7 +253,12 @@ def gate_up_quantize(
     table: MatvecTable,
 ) -> Dispatch:
     """out (rows, weight.rows / 2) = activation(x times gate) * (x times up) in int8; `weight` holds gate, then up."""
-    assert out.width == weight.rows // 2 and out.q.shape[0] >= rows and out.norm is None, out.q
+    assert (
+        out.width == weight.rows // 2
+        and out.q.shape[0] >= rows
+        and out.norm is None
+        and x.rows is None
+    ), out.q
     assert can_fuse_gate_up(table, weight, rows), weight
     tile = table.tile_for("gate_up", weight, rows)
     assert tile.rows > 1 and tile.tile_rows % (2 * out.group) == 0, tile
@@ -284,12 +294,14 @@ def _dispatch(
 ) -> Dispatch:
     norm = None if isinstance(x, Tensor) else x.norm
     inputs = (x,) if isinstance(x, Tensor) else (x.q, x.scales)
+    given = () if isinstance(x, Tensor) or x.rows is None else (x.rows,)
     lanes = _lanes(kernels.device, tile.lanes)
     kernel = kernels.get(
         "matvec",
         {
             "weight": weight.type.name.lower(),
             "operand": "matvec_int8" if weight.is_quantized else "matvec_float",
+            "token": "token_given" if given else "token_same",
             "norm": "norm_done" if norm is None else "norm_ahead",
             "lanes": lanes,
             **includes,
@@ -306,7 +318,7 @@ def _dispatch(
     folds = -(-tiles // kernels.device.max_grid)
     return kernels.dispatch(
         kernel,
-        [*part.tensors, *inputs, *outputs, *([] if norm is None else [norm.squares])],
+        [*part.tensors, *inputs, *outputs, *given, *([] if norm is None else [norm.squares])],
         (-(-tiles // folds), -(-tokens // group), folds),
         units=weight.cols // (32 if weight.is_quantized else 8),
         num_rows=part.rows,
@@ -316,6 +328,16 @@ def _dispatch(
         tokens=tokens,
         eps=0.0 if norm is None else norm.eps,
     )
+
+
+def gains_by_baking(dispatch: Dispatch) -> bool:
+    """Whether a dispatch, of any kernel, is faster with its params in its text (`Kernels.baked`)."""
+    kernel = dispatch.kernel
+    if kernel.key.name != "matvec":
+        return True
+    constants = dict(kernel.key.constants)
+    units = kernel.unpack(dispatch.params)[[name for name, _ in kernel.fields].index("units")]
+    return constants["ROWS"] * -(-units // constants["LANES"]) <= MAX_BAKED_UNITS
 
 
 def _lanes(device: Device, lanes: int) -> str:

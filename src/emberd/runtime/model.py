@@ -6,6 +6,7 @@ dispatch computes them all. Files and metadata end here; the forward pass sees t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,11 +15,15 @@ from threading import Lock
 import numpy as np
 
 from ..gguf.dequant import dequantize
+from ..gguf.loaded import loading_note
 from ..gguf.reader import GGUFFile, TensorInfo
 from ..gguf.rope import rope_tables
 from ..gguf.spec import ModelFile, ModelSpec
+from .activations import check_widths
 from .device import Device, Tensor
 from .weights import Uploads, WeightMatrix, upload_matrix, upload_vector
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +75,10 @@ def load_weights(
 
     `progress` is told the share done, 0 to 1.
     """
-    loader = Loader(device, model.file, progress)
     spec, tensors = model.spec, model.tensors
+    heads = spec.num_heads * spec.head_dim
+    check_widths(device, hidden=spec.hidden_size, feed_forward=spec.ffn_size, attended=heads)
+    loader = Loader(device, model.file, progress)
     ropes = _rope_tensors(device, model, num_positions)
     layers = []
     for layer_spec, layer in zip(spec.layers, tensors.layers, strict=True):
@@ -120,6 +127,8 @@ class Loader:
         self._done = 0
         self._lock = Lock()
         self.uploads = Uploads(self._count)
+        if note := loading_note(file.tensors.values()):
+            logger.info("%s: %s", file.name, note)
         self.nbytes = 0
 
     def _count(self, nbytes: int) -> None:
@@ -146,7 +155,7 @@ class Loader:
             label = members[0][0].name
             matrices.append(upload_matrix(self._device, raws, label, self.uploads))
             stacked_biases.append(self._stack_biases(members))
-            self.nbytes += sum(info.nbytes for info, _ in members)
+            self.nbytes += matrices[-1].nbytes
         return Projection(tuple(matrices), tuple(stacked_biases))
 
     def _stack_biases(

@@ -17,6 +17,7 @@ from .device import Device, Tensor
 from .inputs import InputSizes, StepInputs
 from .kernel import Dispatch
 from .logprobs import COLUMNS, LogprobKernels
+from .matvec import gains_by_baking
 from .plan_key import Buckets, PlanKey
 from .replay import Recording, Words, record
 from .sampler import Mode, Sampler
@@ -97,23 +98,24 @@ class Plans:
         tiles = self._num_tiles(key.tokens) if key.prefill else 0
         sizes = InputSizes(key.tokens, self._max_rows, key.sampled, tiles)
         inputs = StepInputs(self._device, self._input_buffer, sizes)
-        steps = self._transformer.body(
-            inputs, Shape(key.tokens, key.decode_rows, tiles, key.splits)
-        )
+        shape = Shape(key.tokens, key.decode_rows, tiles, key.splits)
+        steps = self._baked(key, self._transformer.body(inputs, shape))
         if not key.sampled:
             return Plan(key, inputs, record(self._device, steps, first_rows(self._output, 1)))
-        sampling, output = self._sampling(inputs, key)
+        sampling, output = self._sampling(inputs, key, shape)
         if Mode.MASKS in key.mode:
             later = record(self._device, sampling, output)
             return Plan(key, inputs, record(self._device, steps, output, read_back=False), later)
         return Plan(key, inputs, record(self._device, steps + sampling, output))
 
-    def _sampling(self, inputs: StepInputs, key: PlanKey) -> tuple[list[Dispatch], Tensor]:
+    def _sampling(
+        self, inputs: StepInputs, key: PlanKey, shape: Shape
+    ) -> tuple[list[Dispatch], Tensor]:
         """What comes behind the layers, and what is read back of it."""
         rows, count = key.sampled, inputs["num_sampled"]
         logits = first_rows(self._transformer.scratch.logits, rows)
         output = first_rows(self._output, rows)
-        steps = self._transformer.head(inputs["sampled_tokens"], count, rows)
+        steps = self._transformer.head(inputs["sampled_tokens"], count, rows, shape)
         steps += self._sampler.dispatches(
             logits,
             inputs["sampled_sequences"],
@@ -134,4 +136,16 @@ class Plans:
                 rows=rows,
             )
             output = first_rows(self._output, self._logprobs_at + rows * COLUMNS)
-        return steps, output
+        return self._baked(key, steps), output
+
+    def _baked(self, key: PlanKey, steps: list[Dispatch]) -> list[Dispatch]:
+        """One stream waits for latencies above all: its kernels have their params in their text."""
+        if not bakes(self._device, key):
+            return steps
+        kernels = self._transformer.kernels
+        return [kernels.baked(step) if gains_by_baking(step) else step for step in steps]
+
+
+def bakes(device: Device, key: PlanKey) -> bool:
+    """Only for plans made at load, since each kernel is compiled for them once more, and where it gains."""
+    return key.tokens == 1 and not device.info.is_software

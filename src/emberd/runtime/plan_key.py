@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..protocol import Batch
 from .sampler import Mode
@@ -19,8 +20,7 @@ FEW_ROWS = 4
 """The smaller of the two sizes of decode and sampled rows in a step with prefill."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanKey:
+class PlanKey(NamedTuple):
     """What a plan can run: up to this many tokens, decode rows and sampled rows."""
 
     tokens: int
@@ -60,7 +60,7 @@ class Buckets:
     def first(self, context_length: int) -> Iterator[PlanKey]:
         """Of one sequence: its prefill, and its decode at any length."""
         yield PlanKey(self.max_tokens, 0, 1, True, Mode.PLAIN)
-        for splits in {self.decode_splits(1, length) for length in (1, context_length)}:
+        for splits in {self.decode_splits(1, length) for length in (1, 1024, context_length)}:
             yield PlanKey(1, 1, 1, False, Mode.PLAIN, splits)
 
     def likely(self) -> Iterator[PlanKey]:

@@ -9,7 +9,7 @@ Longer than 400 lines because it is the one forward pass, fused and plain forms 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import decode_attention, linear, ops
 from .activations import QUANT_RUN, QuantizedActivations
@@ -71,6 +71,12 @@ class Transformer:
         """Embedding and all layers; leaves the hidden states in `scratch.hidden`."""
         weights, spec, rows = self.weights, self.weights.spec, shape.tokens
         hidden = first_rows(self.scratch.hidden, rows)
+        ahead, first = self._q8(self.scratch.next_input, rows), weights.layers[0]
+        ready = (  # whether the step before left the next norm's input
+            ahead.group == 16
+            and weights.token_embedding.is_quantized
+            and all(matrix.is_quantized for matrix in first.qkv.matrices)
+        )
         steps = linear.embedding(
             self.kernels,
             weights.token_embedding,
@@ -80,8 +86,9 @@ class Transformer:
             hidden,
             rows=rows,
             scale=spec.embedding_scale,
+            ahead=(first.attention_norm, ahead) if ready else None,
         )
-        ready = False  # whether the last output projection left the next norm's input
+        head = (weights.output_norm, weights.output) if self.head_is_ahead(shape) else None
         for index, layer in enumerate(weights.layers):
             following = weights.layers[index + 1] if index + 1 < len(weights.layers) else None
             normed = self._norm(steps, layer.attention_norm, layer.qkv, rows, ready)
@@ -102,15 +109,34 @@ class Transformer:
                 layer.down,
                 activated,
                 layer.post_ffn_norm,
-                None if following is None else (following.attention_norm, following.qkv),
+                head if following is None else (following.attention_norm, following.qkv),
                 inputs,
                 rows,
             )
         return steps
 
-    def head(self, hidden_rows: Tensor, count: Tensor, rows: int) -> list[Dispatch]:
-        """Logits (rows, V) of the hidden states at `hidden_rows` (token places), in `scratch.logits`."""
+    def head_is_ahead(self, shape: Shape) -> bool:
+        """Whether `body` leaves the head's input too: where the last product can."""
+        last = self.weights.layers[-1]
+        return (
+            last.post_ffn_norm is None
+            and all(matrix.is_quantized for matrix in self.weights.output.matrices)
+            and can_fuse_output(self.table.matvec, last.down.matrices[0], shape.tokens)
+        )
+
+    def head(
+        self, hidden_rows: Tensor, count: Tensor, rows: int, after: Shape | None = None
+    ) -> list[Dispatch]:
+        """Logits (rows, V) of the hidden states at `hidden_rows` (token places), in `scratch.logits`.
+
+        `after`: the step is of this shape, so that its `body` may have left the input.
+        """
         weights, scratch = self.weights, self.scratch
+        if after is not None and self.head_is_ahead(after):
+            left = self._q8(scratch.next_input, after.tokens)
+            given = Input(first_rows(scratch.last_normed, rows), replace(left, rows=hidden_rows))
+            logits = first_rows(scratch.logits, rows)
+            return self._project(weights.output, given, [(logits, 0)], count, rows)
         last = Input(first_rows(scratch.last_normed, rows), self._q8(scratch.last_normed_q8, rows))
         steps = self._norm_rows(
             scratch.hidden, weights.output_norm, last, weights.output, rows, hidden_rows

@@ -1,6 +1,7 @@
 """Weight matrices on the GPU: GGUF bits, stacked by rows and split where a binding would be too large.
 
-Types whose quant block would misalign its words are regrouped here into planes, once, on the way to the GPU.
+Types whose quant block would misalign its words are regrouped here into planes, once, on the way to the GPU; those
+that no kernel reads become Q8_0 (`gguf/loaded.py`).
 Knows tensor types and devices; no model, and what a kernel does with the bits is in `shaders/weights/`.
 """
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from ..errors import DeviceError
 from ..gguf.dequant import dequantize, quant_type
+from ..gguf.loaded import loaded_rows, loaded_type
 from .device import Device, Tensor
 
 Bytes = NDArray[np.uint8]
@@ -31,15 +33,34 @@ UPLOAD_THREADS = min(4, os.cpu_count() or 1)
 FLOAT_TYPES = frozenset({GGMLType.F32, GGMLType.F16, GGMLType.BF16})
 """Types whose products take float activations; all others take int8 ones."""
 
+
+@dataclass(frozen=True, slots=True)
+class Planes:
+    """Which bytes of a quant block go to the plane of quants, and which to that of scales."""
+
+    quants: slice
+    scales: slice
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return self.quants.stop - self.quants.start, self.scales.stop - self.scales.start
+
+
 PLANES = {
-    GGMLType.Q4_0: slice(0, 2),
-    GGMLType.Q4_1: slice(0, 4),
-    GGMLType.Q5_0: slice(0, 6),
-    GGMLType.Q5_1: slice(0, 8),
-    GGMLType.Q8_0: slice(0, 2),
-    GGMLType.Q6_K: slice(208, 210),
+    GGMLType.Q4_0: Planes(slice(2, 18), slice(0, 2)),
+    GGMLType.Q4_1: Planes(slice(4, 20), slice(0, 4)),
+    GGMLType.Q5_0: Planes(slice(6, 22), slice(0, 6)),
+    GGMLType.Q5_1: Planes(slice(8, 24), slice(0, 8)),
+    GGMLType.Q8_0: Planes(slice(2, 34), slice(0, 2)),
+    GGMLType.Q2_K: Planes(slice(0, 80), slice(80, 84)),
+    GGMLType.Q3_K: Planes(slice(0, 96), slice(96, 110)),
+    GGMLType.Q6_K: Planes(slice(0, 208), slice(208, 210)),
+    GGMLType.Q8_K: Planes(slice(4, 260), slice(0, 4)),  # its sums are of no use here
+    GGMLType.IQ4_NL: Planes(slice(2, 18), slice(0, 2)),
+    GGMLType.IQ4_XS: Planes(slice(8, 136), slice(0, 8)),
+    GGMLType.MXFP4: Planes(slice(1, 17), slice(0, 1)),
 }
-"""Types regrouped into two planes, and the bytes of a quant block that go to the second one."""
+"""Types regrouped into two planes; all others stay as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,23 +130,25 @@ def upload_matrix(
 ) -> WeightMatrix:
     """Matrices of one type and width, (rows, row bytes) each, stacked by rows in the order given.
 
+    The matrix's own type is `loaded_type` of theirs.
     Columns are a multiple of 32. The bytes are there on return, or with `uploads` when that is done.
     Raises DeviceError when one row does not fit a binding.
     """
     types = {kind for _, kind in raws}
     assert len(types) == 1, f"{label}: cannot stack {types}"
-    (kind,) = types
-    packing = quant_type(kind)
+    (source,) = types
+    kind = loaded_type(source)
     widths = {raw.shape[1] for raw, _ in raws}
     assert len(widths) == 1, f"{label}: cannot stack rows of {widths} bytes"
     (row_bytes,) = widths
-    blocks = row_bytes // packing.nbytes
-    cols = blocks * packing.weights
+    cols = row_bytes // quant_type(source).nbytes * quant_type(source).weights
     assert cols % 32 == 0, f"{label}: {cols} columns are not a multiple of 32"
 
-    plane = PLANES.get(kind)
-    scale_row_bytes = blocks * (plane.stop - plane.start) if plane else 0
-    quant_row_bytes = row_bytes - scale_row_bytes
+    packing = quant_type(kind)
+    planes = PLANES.get(kind)
+    quant_bytes, scale_bytes = planes.sizes if planes else (packing.nbytes, 0)
+    quant_row_bytes = cols // packing.weights * quant_bytes
+    scale_row_bytes = cols // packing.weights * scale_bytes
     rows = sum(len(raw) for raw, _ in raws)
     rows_a_part = device.max_binding_bytes // quant_row_bytes
     if rows_a_part == 0:
@@ -138,10 +161,10 @@ def upload_matrix(
         count = min(rows_a_part, rows - first)
         quants = device.empty((count * quant_row_bytes // 4,), "u32", label)
         scales = None
-        if plane:
+        if planes:
             scales = device.empty((-(-count * scale_row_bytes // 4),), "u32", f"{label} scales")
         part = WeightPart(first, count, quants, scales)
-        fill = partial(_fill, device, part, [raw for raw, _ in raws], plane, packing.nbytes)
+        fill = partial(_fill, device, part, [raw for raw, _ in raws], source, cols)
         if uploads is None:
             fill()
         else:
@@ -156,16 +179,20 @@ def upload_vector(device: Device, raw: Bytes, kind: GGMLType, label: str = "vect
 
 
 def _fill(
-    device: Device, part: WeightPart, raws: Sequence[Bytes], plane: slice | None, block_bytes: int
+    device: Device, part: WeightPart, raws: Sequence[Bytes], source: GGMLType, cols: int
 ) -> None:
     """Write the part's rows chunk by chunk; the second plane is small and goes in one piece."""
+    kind = loaded_type(source)
+    planes = PLANES.get(kind)
     written = 0
     scales: list[Bytes] = []
-    scratch = np.empty(min(CHUNK_BYTES, part.quants.nbytes) if plane else 0, np.uint8)
-    for rows in _row_chunks(raws, part.first_row, part.rows):
-        chunk: Bytes = np.ascontiguousarray(rows).reshape(-1)
-        if plane:
-            chunk, second = _regroup(chunk, block_bytes, plane, scratch)
+    scratch = np.empty(min(CHUNK_BYTES, part.quants.nbytes) if planes else 0, np.uint8)
+    # Decoding goes through float32, which must fit into a chunk as well.
+    row_bytes = raws[0].shape[1] if kind == source else 4 * cols
+    for rows in _row_chunks(raws, part.first_row, part.rows, max(1, CHUNK_BYTES // row_bytes)):
+        chunk: Bytes = np.ascontiguousarray(loaded_rows(rows, source)).reshape(-1)
+        if planes:
+            chunk, second = _regroup(chunk, quant_type(kind).nbytes, planes, scratch)
             scales.append(second)
         device.write(part.quants, chunk, written)
         written += chunk.nbytes
@@ -175,34 +202,34 @@ def _fill(
         device.write(part.scales, np.pad(second, (0, part.scales.nbytes - second.nbytes)))
 
 
-def _row_chunks(raws: Sequence[Bytes], first: int, count: int) -> Iterator[Bytes]:
-    """Rows first .. first + count of the stacked matrices, CHUNK_BYTES or less at a time."""
+def _row_chunks(raws: Sequence[Bytes], first: int, count: int, most: int) -> Iterator[Bytes]:
+    """Rows first .. first + count of the stacked matrices, `most` or fewer at a time."""
     start = 0
     for raw in raws:
         low, high = max(first - start, 0), min(first + count - start, len(raw))
-        step = max(1, CHUNK_BYTES // raw.shape[1])
-        for at in range(low, high, step):
-            yield raw[at : min(at + step, high)]
+        for at in range(low, high, most):
+            yield raw[at : min(at + most, high)]
         start += len(raw)
 
 
-def _regroup(blocks: Bytes, block_bytes: int, plane: slice, scratch: Bytes) -> tuple[Bytes, Bytes]:
-    """Flat quant blocks -> all their bytes outside `plane`, in `scratch`, and all those inside it."""
-    # `plane` is at one end of a block. Items copied whole are twice as fast as bytes along an axis, and
-    # memory that is reused three times as fast as new memory.
-    size = plane.stop - plane.start
-    kept = f"V{block_bytes - size}"
+def _regroup(
+    blocks: Bytes, block_bytes: int, planes: Planes, scratch: Bytes
+) -> tuple[Bytes, Bytes]:
+    """Flat quant blocks -> the plane of their quants, in `scratch`, and the plane of their scales."""
+    # Items copied whole are twice as fast as bytes along an axis, and memory that is reused three times as
+    # fast as new memory.
+    quant_bytes, scale_bytes = planes.sizes
     record = np.dtype(
         {
             "names": ["quants", "scales"],
-            "formats": [kept, f"V{size}"],
-            "offsets": [0 if plane.start else size, plane.start],
+            "formats": [f"V{quant_bytes}", f"V{scale_bytes}"],
+            "offsets": [planes.quants.start, planes.scales.start],
             "itemsize": block_bytes,
         }
     )
     records = blocks.view(record)
-    quants = scratch[: len(records) * (block_bytes - size)]
-    quants.view(kept)[:] = records["quants"]
+    quants = scratch[: len(records) * quant_bytes]
+    quants.view(f"V{quant_bytes}")[:] = records["quants"]
     return quants, np.ascontiguousarray(records["scales"]).view(np.uint8)
 
 

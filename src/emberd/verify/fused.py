@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..gguf.dequant import dequantize
+from ..gguf.loaded import loaded_floats, loaded_type
 from ..gguf.reader import TensorInfo
 from ..gguf.spec import ModelFile
 from ..reference import ops as reference
@@ -39,8 +39,12 @@ def check_fused(bench: Workbench, model: ModelFile) -> Iterator[Check]:
         for layer in quantized
         if layer.gate.type == layer.up.type and not _is_float(layer.gate)
     }
+    if not _is_float(model.tensors.token_embedding):
+        yield _check_embedding(bench, model)
     for tokens in TOKENS:
         if layers[0].post_attention_norm is None:
+            if not _is_float(model.tensors.output):
+                yield _check_pending(bench, model, model.tensors.output, tokens, given=True)
             for info in outputs.values():
                 yield _check_output(bench, model, info, tokens)
             for info in readers.values():
@@ -62,7 +66,7 @@ def check_fused(bench: Workbench, model: ModelFile) -> Iterator[Check]:
 
 
 def _tables(device: Device, form: Form, info: TensorInfo, rows: int) -> list[MatvecTable]:
-    product = Product(form, info.type.name, rows, info.shape[1], TOKENS[1])
+    product = Product(form, loaded_type(info.type).name, rows, info.shape[1], TOKENS[1])
     tiles = linear.candidates(device, product)
     return [linear.table_of(device, form, tile).matvec for tile in tiles]
 
@@ -93,7 +97,7 @@ def _check_output(
             table=table or linear.default_table(bench.device).matvec,
         )
         found = bench.run(step, hidden)[0]
-        product = x.astype(np.float64) @ dequantize(raw, info.type).T.astype(np.float64)
+        product = x.astype(np.float64) @ loaded_floats(raw, info.type).T.astype(np.float64)
         if relative_error(found, before + product) > TOLERANCE["int8_twin"]:
             return found, before + product
         assert out.norm is not None
@@ -110,18 +114,59 @@ def _check_output(
     return compare("matvec residual", info.type.name, shape, "int8_round", run)
 
 
-def _check_pending(bench: Workbench, model: ModelFile, info: TensorInfo, tokens: int) -> Check:
+def _check_embedding(bench: Workbench, model: ModelFile) -> Check:
+    """Embedding rows that go on as the first norm's input."""
+    info, spec, tokens = model.tensors.token_embedding, model.spec, TOKENS[-1]
+
+    def run() -> Pair:
+        raw = model.file.rows(info)[:MAX_ROWS]
+        matrix = upload_matrix(bench.device, [(raw, info.type)])
+        ids, weight = bench.rng.integers(0, len(raw), tokens), bench.normal(matrix.cols)
+        out = activations(bench.device, tokens, matrix.cols, spec.norm_eps, GROUP)
+        steps = linear.embedding(
+            bench.kernels,
+            matrix,
+            bench.ints(ids),
+            bench.put(np.zeros(1, np.uint32)),
+            bench.ints(np.zeros(tokens)),
+            bench.poisoned(tokens, matrix.cols),
+            rows=tokens,
+            scale=spec.embedding_scale,
+            ahead=(bench.put(weight), out),
+        )
+        found = read_quantized(bench, steps, out)
+        rows = loaded_floats(raw, info.type)[ids] * np.float32(spec.embedding_scale)
+        assert out.norm is not None
+        squares = bench.run([], out.norm.squares)[0]
+        sums = (rows**2).reshape(tokens, -1, 16).sum(axis=2)
+        if relative_error(squares, sums) > TOLERANCE["float"]:
+            return squares, sums
+        return found, decoded(*reference.quantize_q8(rows * weight, GROUP))
+
+    shape = f"{tokens}×{info.shape[1]}, int8"
+    return compare("embedding norm", info.type.name, shape, "int8_round", run)
+
+
+def _check_pending(
+    bench: Workbench, model: ModelFile, info: TensorInfo, tokens: int, given: bool = False
+) -> Check:
+    """`given`: of rows of the input in another order."""
+
     def run() -> Pair:
         raw = model.file.rows(info)[:MAX_ROWS]
         matrix = upload_matrix(bench.device, [(raw, info.type)])
         x_q8, x = _input(bench, tokens, matrix.cols, model.spec.norm_eps, pending=True)
+        if given:
+            order = bench.rng.permutation(tokens)
+            x_q8, x = replace(x_q8, rows=bench.ints(order)), x[order]
         y = bench.poisoned(tokens, matrix.rows)
         steps = linear.matmul(
             bench.kernels, matrix, x_q8, y, rows=tokens, count=bench.count(tokens)
         )
-        return bench.run(steps, y)[0], x @ dequantize(raw, info.type).T.astype(np.float64)
+        return bench.run(steps, y)[0], x @ loaded_floats(raw, info.type).T.astype(np.float64)
 
     shape = f"{tokens}×{info.shape[1]} · {info.shape[0]}×{info.shape[1]}"
+    shape += ", given rows" if given else ""
     return compare("matvec norm", info.type.name, shape, "int8_twin", run)
 
 
@@ -150,7 +195,7 @@ def _check_gate_up(
             activation=activation,
             table=table or linear.default_table(bench.device).matvec,
         )
-        halves = [(x @ dequantize(raw, gate.type).T).astype(np.float32) for raw in raws]
+        halves = [(x @ loaded_floats(raw, gate.type).T).astype(np.float32) for raw in raws]
         product = reference.silu_mul if activation == "silu" else reference.gelu_mul
         return read_quantized(bench, step, out), decoded(
             *reference.quantize_q8(product(halves[0], halves[1]), GROUP)

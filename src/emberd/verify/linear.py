@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..gguf.dequant import dequantize
+from ..gguf.loaded import loaded_floats, loaded_type
 from ..gguf.reader import GGUFFile, TensorInfo
 from ..gguf.spec import ModelFile
 from ..reference import ops as reference
@@ -71,7 +72,7 @@ def check_roles(bench: Workbench, file: GGUFFile, found: Iterable[Role]) -> Iter
     """Each role's product for every number of tokens."""
     for role in found:
         raw = file.rows(role.matrix)[:MAX_ROWS]
-        weight = dequantize(raw, role.matrix.type)
+        weight = loaded_floats(raw, role.matrix.type)
         bias = None
         if role.bias is not None:
             bias = dequantize(file.rows(role.bias), role.bias.type).reshape(-1)[: len(raw)]
@@ -87,9 +88,10 @@ def check_tiles(bench: Workbench, model: ModelFile) -> Iterator[Check]:
         forms.append(("matmul", TOKENS[-1]))
     for role in {role.matrix.type: role for role in reversed(roles(model))}.values():
         raw = model.file.rows(role.matrix)[:MAX_ROWS]
-        weight = dequantize(raw, role.matrix.type)
+        weight = loaded_floats(raw, role.matrix.type)
         for form, tokens in forms:
-            product = Product(form, role.matrix.type.name, len(weight), weight.shape[1], tokens)
+            kind = loaded_type(role.matrix.type).name
+            product = Product(form, kind, len(weight), weight.shape[1], tokens)
             for tile in linear.candidates(bench.device, product):
                 table = linear.table_of(bench.device, form, tile)
                 yield _check_product(bench, role, raw, weight, None, tokens, table)
@@ -151,7 +153,7 @@ def check_embedding(bench: Workbench, model: ModelFile) -> Iterator[Check]:
 
 def check_rows(bench: Workbench, file: GGUFFile, info: TensorInfo, scale: float) -> Iterator[Check]:
     raw = file.rows(info)[:MAX_ROWS]
-    table = dequantize(raw, info.type)
+    table = loaded_floats(raw, info.type)
     tokens = 9
 
     def run() -> Pair:

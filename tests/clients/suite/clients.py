@@ -81,7 +81,7 @@ CLIENTS = (
     _npm("qwen-code", "qwen_code_cli.py", "@qwen-code/qwen-code"),
     _pip("schemathesis", "schemathesis_cli.py", "schemathesis", seconds=2400),
     _pip("lm-eval", "lm_eval_cli.py", "lm-eval[api]", "transformers", seconds=1200),
-    _pip("guidellm", "guidellm_cli.py", "guidellm", "torch", seconds=1200),
+    _pip("guidellm", "guidellm_cli.py", "guidellm", "torch==2.13.0", seconds=1200),
     _pip("llama-benchy", "llama_benchy_cli.py", "llama-benchy", seconds=1200),
     Client("open-webui", "none", "open-webui", (), "open_webui.py", seconds=2700),
 )

@@ -12,6 +12,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 PAGE = HERE.parent.parent.parent / "docs" / "clients.md"
 BEGIN, END = "<!-- begin: written by scripts/test-clients -->", "<!-- end -->"
+MAX_CALLS = 12  # that a row shows
 Result = dict[str, Any]
 
 
@@ -61,8 +62,10 @@ def _steps(result: Result) -> str:
 
 
 def _calls(calls: dict[str, int]) -> str:
-    """Routes with their counts; a status other than 200 is told."""
-    return ", ".join(
+    """Routes with their counts, the first of many; a status other than 200 is told."""
+    told = [
         f"`{call.removesuffix(' 200')}`" + (f" ×{count}" if count > 1 else "")
         for call, count in calls.items()
-    )
+    ]
+    more = [f"and {len(told) - MAX_CALLS} other kinds"] if len(told) > MAX_CALLS else []
+    return ", ".join(told[:MAX_CALLS] + more)

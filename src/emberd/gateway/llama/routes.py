@@ -31,16 +31,8 @@ async def tokenize(request: Request) -> Response:
     manager = service_of(request).manager
     stored = await manager.find_or_only(body.model)
     text = await manager.text(stored.name)
-    ids = await asyncio.to_thread(_ids, text, body, stored.name)
-    pieces = [token_bytes(text.tokenizer, token_id) for token_id in ids]
-    answer: Json = {
-        "tokens": _with_pieces(ids, pieces) if body.with_pieces else ids,
-        "count": len(ids),
-        "max_model_len": manager.context_length(stored),
-        "token_strs": [text.tokenizer.token_text(i) for i in ids]
-        if body.return_token_strs
-        else None,
-    }
+    answer = await asyncio.to_thread(_tokens, text, body, stored.name)
+    answer["max_model_len"] = manager.context_length(stored)
     return JSONResponse(answer, headers=ignored_header(raw, TokenizeRequest))
 
 
@@ -105,6 +97,15 @@ def _name(tokenizer: Tokenizer, token_id: int | None) -> str:
     return "" if token_id is None else tokenizer.token_text(token_id)
 
 
+def _tokens(text: ModelText, body: TokenizeRequest, name: str) -> Json:
+    ids, tokenizer = _ids(text, body, name), text.tokenizer
+    return {
+        "tokens": _with_pieces(tokenizer, ids) if body.with_pieces else ids,
+        "count": len(ids),
+        "token_strs": [tokenizer.token_text(i) for i in ids] if body.return_token_strs else None,
+    }
+
+
 def _ids(text: ModelText, body: TokenizeRequest, name: str) -> list[int]:
     content = body.text()
     if content is None:
@@ -122,9 +123,9 @@ def _conversation_ids(text: ModelText, body: TokenizeRequest | Conversing, name:
     return list(Conversation(messages, body.tools or None, variables=variables).read(text, name)[0])
 
 
-def _with_pieces(ids: list[int], pieces: list[bytes]) -> list[Json]:
+def _with_pieces(tokenizer: Tokenizer, ids: list[int]) -> list[Json]:
     """Pieces that are no text by themselves as lists of bytes, as llama.cpp has it."""
-    return [{"id": i, "piece": _text_or_bytes(piece)} for i, piece in zip(ids, pieces, strict=True)]
+    return [{"id": i, "piece": _text_or_bytes(token_bytes(tokenizer, i))} for i in ids]
 
 
 def _text_or_bytes(piece: bytes) -> str | list[int]:

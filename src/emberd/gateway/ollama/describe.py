@@ -129,6 +129,8 @@ def show(store: ModelStore, config: Config, name: str, verbose: bool) -> Json:
         described["system"] = recipe.system
     if recipe.messages:
         described["messages"] = [{"role": role, "content": text} for role, text in recipe.messages]
+    if facts.loading_note:
+        described["emberd"]["types"] = facts.loading_note
     if recipe.go_template:
         note = _GO_TEMPLATE_NOTE if facts.has_template else _NO_TEMPLATE_NOTE
         described["emberd"]["template"] = note

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from ...errors import BadRequestError
 from ...models.modelfile import GO_TEMPLATE_FAULT
@@ -49,10 +49,6 @@ class ModelMessage(Schema):
 
 
 class CreateRequest(NamedModel):
-    model_config = ConfigDict(
-        extra="ignore", protected_namespaces=(), validate_by_name=True, serialize_by_alias=True
-    )
-
     from_: Text | None = Field(None, alias="from")
     files: Annotated[dict[str, Text], Field(max_length=_MAX_FILES)] | None = None
     adapters: dict[str, Any] | None = None

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from ...errors import BadRequestError
-from ...models.loaded import LoadedModel
+from ...models.loaded import LoadedModel, ModelText
 from ...models.names import short_name
 from ...models.store import StoredModel
 from ..anthropic import describe as anthropic
@@ -33,18 +33,7 @@ _TEMPLATE_NAMES = {"messages", "tools", "documents", "add_generation_prompt", "t
 @router.post("/chat/completions", openapi_extra=documented(ChatCompletionRequest))
 async def chat_completions(request: Request) -> Response:
     body, raw = await read_body(request, ChatCompletionRequest)
-    refuse_unserved_chat(body)
-    tools, forced = chosen_tools(body.tools, body.tool_choice)
-    conversation = Conversation(
-        template_messages(body.messages),
-        tools,
-        thinking_wish(body),
-        _template_variables(body),
-        one_call=body.parallel_tool_calls is False,
-        constraint=body.constraint(),
-        forced=forced,
-        schema_paths=schema_paths(body.tools),
-    )
+    conversation = _conversation(body)
 
     def read_prompts(model: LoadedModel) -> PromptIds:
         if service_of(request).config.strict:
@@ -66,6 +55,19 @@ async def chat_completions(request: Request) -> Response:
     return await respond(request, body, answer, generation, headers)
 
 
+@router.post("/chat/completions/input_tokens", openapi_extra=documented(ChatCompletionRequest))
+async def input_tokens(request: Request) -> Response:
+    """The prompt's exact length. Needs no worker: it neither loads the model nor waits for replies."""
+    body, _ = await read_body(request, ChatCompletionRequest)
+    conversation = _conversation(body)
+
+    def num_tokens(text: ModelText, context_length: int) -> int:
+        return len(conversation.read(text, body.model, context_length)[0])
+
+    count = await service_of(request).count(body.model, num_tokens)
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
+
+
 @router.get("/models")
 async def list_models(request: Request) -> Response:
     service = service_of(request)
@@ -80,6 +82,22 @@ async def list_models(request: Request) -> Response:
 async def show_model(request: Request, name: str) -> Response:
     stored = await service_of(request).manager.find(name)
     return JSONResponse({**_model(request, stored), "id": name})
+
+
+def _conversation(body: ChatCompletionRequest) -> Conversation:
+    """Raises BadRequestError, NotSupportedError."""
+    refuse_unserved_chat(body)
+    tools, forced = chosen_tools(body.tools, body.tool_choice)
+    return Conversation(
+        template_messages(body.messages),
+        tools,
+        thinking_wish(body),
+        _template_variables(body),
+        one_call=body.parallel_tool_calls is False,
+        constraint=body.constraint(),
+        forced=forced,
+        schema_paths=schema_paths(body.tools),
+    )
 
 
 def _template_variables(body: ChatCompletionRequest) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Knows nothing of requests beyond what an answer repeats.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -120,13 +121,20 @@ class Answer:
 
     async def whole(self, generation: Generation) -> Json:
         """The answer in one object. Raises EmberdError."""
-        tokenizer = generation.model.tokenizer
-        choices = [
-            _choice(index, self.shape.whole(index, reply, tokenizer), reply.reason)
-            for index, reply in enumerate(await generation.whole())
-        ]
+        tokenizer, replies = generation.model.tokenizer, await generation.whole()
+
+        def choices() -> list[Json]:
+            return [
+                _choice(index, self.shape.whole(index, reply, tokenizer), reply.reason)
+                for index, reply in enumerate(replies)
+            ]
+
+        # Of a long prompt there are many log-probabilities to write; others are answered meanwhile.
+        large = any(reply.logprobs or reply.prompt_logprobs for reply in replies)
         return {
-            **self._head(self.shape.object, choices),
+            **self._head(
+                self.shape.object, await asyncio.to_thread(choices) if large else choices()
+            ),
             "usage": usage(generation),
             "timings": timings(generation),
         }

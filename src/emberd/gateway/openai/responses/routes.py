@@ -139,7 +139,7 @@ def _background(request: Request) -> Background:
 def _echo(body: ResponsesRequest, raw: Json, model: ModelText) -> Json:
     """What a response repeats of its request, with defaults where it was silent."""
     hints: Mapping[str, float] = {**DEFAULTS, **model.sampling_hints}
-    reasoning = body.reasoning
+    reasoning, given = body.reasoning, body.text.format if body.text else None
     return {
         "background": body.background is True,
         "instructions": body.instructions,
@@ -156,7 +156,7 @@ def _echo(body: ResponsesRequest, raw: Json, model: ModelText) -> Json:
         "service_tier": "default",
         "store": body.store is not False,
         "temperature": hints["temperature"] if body.temperature is None else body.temperature,
-        "text": {"format": {"type": "text"}, "verbosity": "medium"},
+        "text": {"format": given or {"type": "text"}, "verbosity": "medium"},
         "tool_choice": body.tool_choice or "auto",
         "tools": raw.get("tools") or [],
         "top_logprobs": body.top_logprobs or 0,
