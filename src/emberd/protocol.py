@@ -94,6 +94,7 @@ class GenerateRequest:
     token_ids: tuple[int, ...]
     params: SamplingParams
     prompt_logprobs: int | None = None  # likeliest ones told at each place; None: off
+    cache_salt: str | None = ""  # shares prefixes with that salt alone; None: with nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class SequenceUpdate:
     request_id: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
-    num_cached_tokens: int = 0
+    num_cached_tokens: int = 0  # of the prompt, taken from the prefix cache; with every token
     error: str | None = None
     embedding: bytes | None = None  # pooled state, little-endian float32; with the last update
     logprobs: tuple[TokenLogprobs, ...] = ()  # one a token, where asked for

@@ -186,6 +186,7 @@ class CpuRunner:
             BLOCK_SIZE,
             spec.layers[layer].window,
             spec.attention_scale,
+            spec.attention_cap,
         )
 
     def _sample(
