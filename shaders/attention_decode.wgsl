@@ -27,6 +27,8 @@ struct Params {
 @group(0) @binding(10) var<storage, read> count: array<u32>;
 @group(0) @binding(14) var<uniform> params: Params;
 #include "include/${kv}.wgsl"
+alias Score = vec4<f32>;
+#include "include/${score}.wgsl"
 #include "include/splits.wgsl"
 
 const WORDS = HEAD_DIM / KV_DIMS;
@@ -80,7 +82,7 @@ fn scores_of(key_row: u32) -> vec4<f32> {
     score += kv_unpack(k4) * query[w + 4u] + kv_unpack(k5) * query[w + 5u];
     score += kv_unpack(k6) * query[w + 6u] + kv_unpack(k7) * query[w + 7u];
   }
-  return score;
+  return capped(score);
 }
 
 fn score_of_new() -> vec4<f32> {
@@ -89,7 +91,7 @@ fn score_of_new() -> vec4<f32> {
     score += kv_unpack(new_key[w]) * query[w] + kv_unpack(new_key[w + 1u]) * query[w + 1u];
     score += kv_unpack(new_key[w + 2u]) * query[w + 2u] + kv_unpack(new_key[w + 3u]) * query[w + 3u];
   }
-  return score;
+  return capped(score);
 }
 
 // Four keys' values of a word, and what they add to the sums. Keys past the tile weigh nothing.

@@ -88,7 +88,10 @@ fn octet(base: u32, part: u32) -> Eight { // as projected
 
 fn product(a: Eight, b: Eight) -> f32 { return dot(a.lo, b.lo) + dot(a.hi, b.hi); }
 
-fn scores_of(q: Octets, k: Eight) -> Each { return joined_parts(products(q, k)); }
+alias Score = Each;
+#include "include/${score}.wgsl"
+
+fn scores_of(q: Octets, k: Eight) -> Each { return capped(joined_parts(products(q, k))); }
 
 // A query head as it attends; lanes past the head get zeros by their scale.
 fn query_of(x: Eight, part: u32, lane: u32, angles: Angles, scale: f32) -> Eight {

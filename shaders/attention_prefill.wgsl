@@ -8,7 +8,7 @@
 // y       [T, num_heads, HEAD_DIM] f32, out
 // grid    (num_heads, max_tiles, 1); WG = 4 * BQ lanes as BQ / 4 rows of 16
 // HEAD_DIM, BQ (16, 32, 64), WG, VALUE_KEYS (keys of values staged at once, divides 64, at most 4 words a lane): const
-// kv      kv_wide or kv_narrow; HEAD_DIM / KV_DIMS <= 64
+// kv      kv_wide or kv_narrow; HEAD_DIM / KV_DIMS <= 64     score: score_plain or score_capped
 //
 // A lane owns 4 queries x 4 keys of the scores and 4 queries x up to 4 Kv of the output, all as matrices of four
 // columns, so nothing relies on the compiler unrolling arrays. Queries and keys pass through workgroup memory four
@@ -26,6 +26,8 @@ struct Params {
 @group(0) @binding(7) var<storage, read_write> y: array<Kv>;
 @group(0) @binding(8) var<uniform> params: Params;
 #include "include/${kv}.wgsl"
+alias Score = vec4<f32>;
+#include "include/${score}.wgsl"
 
 const WORDS = HEAD_DIM / KV_DIMS;
 const KEYS = 64u; // keys a tile: 16 lanes of 4
@@ -123,7 +125,7 @@ fn shrunk(sum: KvFour, by: vec4<f32>) -> KvFour {
 fn masked(score: vec4<f32>, keys: vec4<u32>, position: u32) -> vec4<f32> {
   var hidden = keys > vec4<u32>(position);
   if (params.window > 0u) { hidden = hidden | (keys + vec4<u32>(params.window) <= vec4<u32>(position)); }
-  return select(score, vec4<f32>(NEG_LARGE), hidden);
+  return select(capped(score), vec4<f32>(NEG_LARGE), hidden);
 }
 
 // exp(score - most), 0 for hidden keys even where all keys so far are hidden.

@@ -1,7 +1,8 @@
 """A runner without a model, which fails on any mistake in the batches it is given.
 
-It keeps token ids where a model keeps keys and values, and reads them back through the block tables: a
-slot that was lost, shared or written in the wrong order shows at once. Import it as `from fakes import …`.
+It keeps token ids, and a digest of all before them, where a model keeps keys and values, and reads them back
+through the block tables: a slot that was lost, wrongly shared or written in the wrong order shows at once.
+Import it as `from fakes import …`.
 """
 
 from __future__ import annotations
@@ -58,6 +59,15 @@ def allowed_from(token_id: int, mask: MaskArray) -> int:
     """The first token from `token_id` on, round the vocabulary, that a mask allows."""
     bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[:VOCABULARY]
     return int((np.roll(bits, -token_id).argmax() + token_id) % VOCABULARY)
+
+
+Written = tuple[
+    int, int, int
+]  # what a slot holds: position, token id, digest of the tokens up to it
+
+
+def written(history: Sequence[int], position: int) -> Written:
+    return position, history[position], hash(tuple(history[: position + 1]))
 
 
 def told_logprobs(histories: Sequence[Sequence[int]]) -> Logprobs:
@@ -120,7 +130,7 @@ class ScriptedRunner:
         self.closed = False
         self._context_length = context_length
         self._next_token = next_token
-        self._slots: dict[int, tuple[int, int]] = {}  # slot -> (position, token id)
+        self._slots: dict[int, Written] = {}
         self._places: dict[int, Place] = {}
         self._in_flight: deque[StepOutput] = deque()
         self._held: tuple[Batch, StepOutput] | None = None  # waits for its masks
@@ -233,7 +243,7 @@ class ScriptedRunner:
                 assert self.steps_in_flight > 1 and position == len(place.history) - 1
                 token_id = place.history[-1]
             assert token_id == place.history[position]
-            self._slots[slot] = (position, token_id)
+            self._slots[slot] = written(place.history, position)
 
     def _check_contexts(self, batch: Batch) -> None:
         for row in range(batch.num_rows):
@@ -241,7 +251,8 @@ class ScriptedRunner:
             table = batch.block_tables[row].tolist()
             context_length = int(batch.context_lens[row])
             seen = [self._slots[self._slot(table, position)] for position in range(context_length)]
-            assert seen == list(enumerate(place.history[:context_length])), "slots were overwritten"
+            expected = [written(place.history, position) for position in range(context_length)]
+            assert seen == expected, "slots were overwritten"
             if batch.sample[row]:
                 assert context_length == len(place.history), "sampled before the last known token"
 
@@ -280,8 +291,8 @@ class ScriptedRunner:
         row = int(np.searchsorted(batch.query_start, place, side="right")) - 1
         table, last = batch.block_tables[row].tolist(), int(batch.positions[place])
         seen = [self._slots[self._slot(table, position)] for position in range(last + 1)]
-        assert [position for position, _ in seen] == list(range(last + 1))
-        return last, seen[-1][1], sum(token_id for _, token_id in seen)
+        assert [position for position, _, _ in seen] == list(range(last + 1))
+        return last, seen[-1][1], sum(token_id for _, token_id, _ in seen)
 
     def _slot(self, table: list[int], position: int) -> int:
         return table[position // self.block_size] * self.block_size + position % self.block_size

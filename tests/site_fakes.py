@@ -168,6 +168,9 @@ class Site:
     workers: list[FakeWorker] = field(default_factory=list)
     load_error: Exception | None = None
     load_gate: asyncio.Event | None = None  # loads wait for it
+    starts: list[str] = field(default_factory=list)  # file stems of all loads that began
+    bad: set[str] = field(default_factory=set)  # file stems whose loads fail
+    worker_bytes: tuple[int, int] = (1000, 2000)  # weights and KV that a worker takes
     delay: float = 0.0
     prefill: bool = True  # False: prompts are never done until a worker's `prefilled` is set
 
@@ -178,8 +181,12 @@ class Site:
         self.service = self.app.state.service
 
     async def _start(self, options: WorkerOptions) -> FakeWorker:
+        stem = Path(options.model_path).stem
+        self.starts.append(stem)
         if self.load_gate is not None:
             await self.load_gate.wait()
+        if stem in self.bad:
+            raise refused()
         if self.load_error is not None:
             raise self.load_error
         with GGUFFile(options.model_path) as file:
@@ -189,7 +196,7 @@ class Site:
                 logits = logits * np.float32(np.sqrt(info.shape[1]))
         context = options.context_length or CONTEXT
         blocks = 0 if logits is None else context // 16
-        facts = WorkerInfo("fake", "cpu", context, blocks, 16, 32, 1000, 2000, 0.1)
+        facts = WorkerInfo("fake", "cpu", context, blocks, 16, 32, *self.worker_bytes, 0.1)
         worker = FakeWorker(options, facts, logits, self.delay)
         if self.prefill:
             worker.prefilled.set()

@@ -15,9 +15,9 @@ from emberd.cli.app import app as cli
 from emberd.cli.settings import flag_of
 from emberd.config import settings
 from emberd.gateway.app import MODULES
+from emberd.gguf.architectures import ARCHITECTURES
 from emberd.gguf.dequant import QUANT_TYPES
 from emberd.gguf.encoder import ENCODER_ARCHITECTURES
-from emberd.gguf.spec import _ARCHITECTURES
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -101,7 +101,7 @@ def test_every_route_is_documented() -> None:
 def test_every_tensor_type_and_architecture_is_in_the_support_table() -> None:
     for kind in QUANT_TYPES:
         assert kind.name in README, kind.name
-    for architecture in (*_ARCHITECTURES, *ENCODER_ARCHITECTURES):
+    for architecture in (*ARCHITECTURES, *ENCODER_ARCHITECTURES):
         assert f"`{architecture}`" in README, architecture
 
 

@@ -101,6 +101,12 @@ class Config:
         None,
         shown="a share of what is free",
     )
+    memory: int | None = _setting(
+        "Memory for all loaded models together, as 20GiB: idle ones leave when another needs room.",
+        values.positive_size,
+        None,
+        shown="85 % of the device's, where it tells",
+    )
     max_sequences: int = _setting("Sequences that run at once.", values.whole(1, 4096), 32)
     max_batch_tokens: int = _setting(
         "Tokens of one step of the engine.", values.whole(1, 1 << 20), 512

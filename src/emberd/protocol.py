@@ -78,6 +78,9 @@ class WorkerOptions:
     device: str = "auto"  # auto | gpu | cpu | part of an adapter's name
     context_length: int | None = None  # tokens a sequence may hold; None: what fits
     kv_memory: int | None = None  # bytes for the KV cache; None: a share of what is free
+    kv_limit: int | None = (
+        None  # bytes that other models leave for it: no more, however it is sized
+    )
     max_sequences: int = 32
     max_batch_tokens: int = 512  # tokens a step; the chunk size of prefill follows from it
     cache_dir: str | None = None  # where measured tiles are kept; None: nothing is measured
@@ -91,6 +94,7 @@ class GenerateRequest:
     token_ids: tuple[int, ...]
     params: SamplingParams
     prompt_logprobs: int | None = None  # likeliest ones told at each place; None: off
+    cache_salt: str | None = ""  # shares prefixes with that salt alone; None: with nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,8 @@ class WorkerInfo:
     kv_bytes: int
     load_seconds: float
     tuned_products: int = 0  # matrix products whose tile was measured on the device
+    scratch_bytes: int = 0  # of the device's memory, all beside weights and KV cache
+    device_memory: int | None = None  # bytes that the device has; None: it does not tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +136,7 @@ class SequenceUpdate:
     request_id: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
-    num_cached_tokens: int = 0
+    num_cached_tokens: int = 0  # of the prompt, taken from the prefix cache; with every token
     error: str | None = None
     embedding: bytes | None = None  # pooled state, little-endian float32; with the last update
     logprobs: tuple[TokenLogprobs, ...] = ()  # one a token, where asked for

@@ -47,7 +47,14 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "quant"), [("llama", "F16"), ("qwen2", "Q4_0"), ("gemma3", "Q4_K")]
+    ("architecture", "quant"),
+    [
+        ("llama", "F16"),
+        ("qwen2", "Q4_0"),
+        ("gemma3", "Q4_K"),
+        ("llama", "Q2_K"),
+        ("llama", "IQ2_S"),
+    ],
 )
 def test_verify_passes_and_covers_every_kernel_of_the_runner(
     tmp_path: Path, architecture: str, quant: str, monkeypatch: pytest.MonkeyPatch, device: object

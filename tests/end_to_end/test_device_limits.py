@@ -77,6 +77,30 @@ def test_k29_a_small_binding_limit_changes_no_number(
     assert distance(free, reference) < TOLERANCE_INT8
 
 
+def test_k29_a_vocabulary_of_262144_rows_over_the_limit(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K29: an embedding of 160 MiB, by the device's own limit (128 MiB on software) and by 1 MiB, which the logits
+    of one sequence fill: that many run at a time."""
+    embedding = rng.standard_normal((262_144, 160), np.float32)
+    path = random_model(
+        tmp_path / "model.gguf",
+        layers=1,
+        width=160,
+        ffn=256,
+        tied=True,
+        tensors={"token_embd.weight": embedding},
+    )
+    options = options_for(path)
+    prompt = rng.integers(0, 262_144, 6).tolist()
+    free = run(GpuRunner.load(options), prompt)
+    monkeypatch.setenv("EMBERD_MAX_BINDING_BYTES", str(MIB))
+    limited = GpuRunner.load(options)
+    assert limited.max_sequences == 1
+    assert np.array_equal(run(limited, prompt), free)
+    assert distance(free, run(CpuRunner.load(options), prompt)) < TOLERANCE_INT8
+
+
 def test_k29_what_cannot_be_split_is_a_load_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Random arrivals, cancels and pools: every sequence gets what it gets alone, and no block is lost."""
+"""Random arrivals, cancels, pools and shared prefixes: every sequence gets what it gets alone, and no block is lost."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from emberd.protocol import GenerateRequest, SamplingParams
 from fakes import ScriptedRunner, lone_run
 
 
-def random_request(rng: np.random.Generator, name: str, longest: int) -> GenerateRequest:
-    num_prompt_tokens = int(rng.integers(1, longest))
+def random_request(
+    rng: np.random.Generator, name: str, longest: int, texts: list[tuple[int, ...]]
+) -> GenerateRequest:
+    """Half of them begin as a part of one of `texts` does: prompts and replies of earlier ones."""
+    prompt = tuple(rng.integers(0, 1000, size=int(rng.integers(1, longest))).tolist())
+    if texts and rng.integers(2):
+        earlier = texts[int(rng.integers(len(texts)))]
+        prompt = (earlier[: int(rng.integers(len(earlier) + 1))] + prompt)[: len(prompt)]
     params = SamplingParams(
         max_tokens=int(rng.integers(1, 30)),
         seed=int(rng.integers(1 << 31)),
@@ -19,7 +25,7 @@ def random_request(rng: np.random.Generator, name: str, longest: int) -> Generat
         ignore_eos=bool(rng.integers(4) == 0),
     )
     return GenerateRequest(
-        name, tuple(rng.integers(0, 1000, size=num_prompt_tokens).tolist()), params
+        name, prompt, params, cache_salt=(("", "", "", "salt", None)[int(rng.integers(5))])
     )
 
 
@@ -29,19 +35,22 @@ def drive(
     num_requests: int,
     cancel_share: float,
     arrivals_per_step: float,
-) -> None:
-    """Runs all to their end, checking every update against the lone run."""
+) -> int:
+    """Runs all to their end, checking every update against the lone run. Gives the prompt tokens not computed."""
     engine = Engine(runner)
     expected: dict[str, tuple[tuple[int, ...], str]] = {}
     got: dict[str, list[int]] = {}
     ended: dict[str, str] = {}
     to_cancel: dict[int, list[str]] = {}
+    texts: list[tuple[int, ...]] = []
+    cached: dict[str, int] = {}
     num_added = num_steps = 0
     while num_added < num_requests or engine.has_work:
         for _ in range(min(int(rng.poisson(arrivals_per_step)), num_requests - num_added)):
             name = f"r{num_added}"
-            request = random_request(rng, name, engine.context_length)
+            request = random_request(rng, name, engine.context_length, texts)
             expected[name] = lone_run(request, context_length=engine.context_length)
+            texts.append(request.token_ids + expected[name][0])
             got[name] = []
             engine.add(request)
             num_added += 1
@@ -56,6 +65,9 @@ def drive(
         for update in message.updates:
             assert update.request_id not in ended
             got[update.request_id] += update.token_ids
+            if update.token_ids:
+                told = cached.setdefault(update.request_id, update.num_cached_tokens)
+                assert told == update.num_cached_tokens and told % runner.block_size == 0
             if update.finish_reason:
                 ended[update.request_id] = update.finish_reason
     assert set(ended) == set(expected)
@@ -65,10 +77,12 @@ def drive(
         else:
             assert (tuple(got[name]), ended[name]) == (token_ids, finish_reason)
     assert engine.step().num_free_blocks == runner.num_blocks
+    return sum(cached.values())
 
 
 @pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
 def test_random_runs_equal_lone_runs(rng: np.random.Generator, steps_in_flight: int) -> None:
+    num_cached = 0
     for _ in range(25):
         runner = ScriptedRunner(
             num_blocks=int(rng.integers(2, 24)),
@@ -78,7 +92,9 @@ def test_random_runs_equal_lone_runs(rng: np.random.Generator, steps_in_flight: 
             context_length=int(rng.integers(8, 80)),
             steps_in_flight=steps_in_flight,
         )
-        drive(rng, runner, 15, cancel_share=0.15, arrivals_per_step=float(rng.choice([0.2, 2, 9])))
+        arrivals = float(rng.choice([0.2, 2, 9]))
+        num_cached += drive(rng, runner, 15, cancel_share=0.15, arrivals_per_step=arrivals)
+    assert num_cached > 0, "prefixes were meant to be reused"
 
 
 @pytest.mark.parametrize("steps_in_flight", [1, 2, 3])

@@ -106,7 +106,8 @@ def test_infill_whole_and_streamed(site: Site) -> None:
         "input_suffix": "b",
         "prompt": "p",
         "input_extra": [{"filename": "f", "text": "x"}],
-        "cache_prompt": True,
+        "cache_prompt": False,
+        "id_slot": 0,
     }
     whole, streamed, limited, nothing = post_all(
         site,
@@ -118,7 +119,8 @@ def test_infill_whole_and_streamed(site: Site) -> None:
     answer = whole.json()
     assert (answer["content"], answer["stop"], answer["stop_type"]) == ("mid", True, "eos")
     assert (answer["tokens_predicted"], answer["model"]) == (2, "fills")
-    assert whole.headers["x-emberd-ignored"] == "cache_prompt"
+    assert whole.headers["x-emberd-ignored"] == "id_slot"
+    assert all(request.cache_salt is None for request in site.workers[0].requests)
     assert set(request.token_ids for request in site.workers[0].requests) == {
         (SEP, *b"f\nx", SEP, *b"file\n", PRE, *b"ap", SUF, *b"b", MID)
     }

@@ -304,6 +304,7 @@ def test_biases_choose_the_token_k17_oc13(three: Three, path: str) -> None:
         {"": 1},
         {"1.5": 1},
         {" 97": 1},
+        {"٩٧": 1},
         {"97": "1"},
         {"97": None},
         {"97": True},

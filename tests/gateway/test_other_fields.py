@@ -40,7 +40,7 @@ def ask(site: Site, path: str, **fields: Any) -> tuple[Any, list[GenerateRequest
         ({"repeat_last_n": 9}, {"penalty_window": 9}),
         ({"options": {"top_k": 3, "seed": 8, "temperature": 0.2}}, {"top_k": 3, "seed": 8, "temperature": 0.2}),
         *(({name: value}, None) for name, value in (
-            ("typical_p", 0.9), ("dry_multiplier", 0.8), ("xtc_probability", 0.5), ("cache_prompt", True),
+            ("typical_p", 0.9), ("dry_multiplier", 0.8), ("xtc_probability", 0.5),
             ("id_slot", 0), ("priority", 1),
         )),
         ({"options": {"mirostat": 2}}, None),
@@ -59,6 +59,25 @@ def test_fields_of_other_servers_are_used_listed_or_refused_oc08(
     else:
         assert listed is None
         assert {name: getattr(request.params, name) for name in sampled} == sampled
+
+
+@pytest.mark.parametrize(
+    ("fields", "salt"),
+    [
+        ({}, ""),
+        ({"cache_prompt": True}, ""),
+        ({"cache_prompt": False}, None),
+        ({"cache_salt": "mine"}, "mine"),
+        ({"cache_prompt": False, "cache_salt": "mine"}, None),
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, COMPLETION])
+def test_what_is_said_of_the_prefix_cache_reaches_the_worker_oc08(
+    make_site: MakeSite, path: str, fields: Json, salt: str | None
+) -> None:
+    response, (request,) = ask(make_site(), path, **fields)
+    assert (response.status_code, request.cache_salt) == (200, salt)
+    assert "x-emberd-ignored" not in response.headers
 
 
 def test_options_stand_behind_fields_beside_them_oc08(make_site: MakeSite) -> None:
@@ -81,6 +100,8 @@ def test_options_stand_behind_fields_beside_them_oc08(make_site: MakeSite) -> No
         ({"options": [1]}, "options"),
         ({"options": {"num_predict": 0}}, "options.num_predict"),
         ({"num_ctx": 0}, "num_ctx"),
+        ({"cache_prompt": "no"}, "cache_prompt"),
+        ({"cache_salt": ""}, "cache_salt"),
     ],
 )
 def test_wrong_ones_are_refused_by_name_oc08_k10(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from calendar import isleap
 from typing import Any
 
 import jsonschema
@@ -145,11 +146,16 @@ def test_what_says_nothing_of_values_is_no_fault(schema: Any) -> None:
         ({"type": "string", "pattern": "^a$"}, ['"a"'], ['"ab"', '"ba"']),
         ({"type": "string", "maxLength": 1}, ['"🙂"', '"é"', '""'], ['"ab"']),
         ({"type": "string", "format": "date"}, ['"2024-02-29"'], ['"2024-02-30"', '"24-1-1"']),
+        ({"format": "date"}, ["1", '"0004-02-29"', '"2000-02-29"'], ['"0000-01-01"', '"1900-02-29"', '"2023-02-29"']),
+        ({"type": "string", "format": "date", "pattern": "^2"}, ['"2000-01-31"'], ['"1999-01-31"', '"2001-02-29"']),
+        ({"format": "date-time"}, ['"2024-02-29T23:59:59.5Z"'], ['"2023-02-29T00:00:00Z"', '"2024-01-01T00:00:60Z"']),
+        ({"format": "time"}, ['"12:00:59+01:00"'], ['"12:00:60Z"', '"24:00:00Z"']),
         ({"enum": ["a", 1, None]}, ['"a"', "1", "null"], ['"b"', "2", "true"]),
         (APART, ['"a"', "1"], ["null"]),
         ({"items": [{"type": "null"}], "additionalItems": False, "type": "array"}, ["[null]"], ["[1]", "[null,1]"]),
         ({"type": "integer", "minimum": 2, "exclusiveMinimum": True}, ["3"], ["2"]),
         ({"$ref": "#/$defs/a%20b~1c", "$defs": {"a b/c": {"type": "null"}}}, ["null"], ["1"]),
+        ({"$ref": "#/$defs/gr%C3%B6%C3%9Fe", "$defs": {"größe": {"type": "null"}}}, ["null"], ["1"]),
     ],
 )  # fmt: skip
 def test_values_that_fit_and_others_do_not_k08(
@@ -158,6 +164,15 @@ def test_values_that_fit_and_others_do_not_k08(
     grammar = grammar_of(schema)
     assert [text for text in right if not player.accepts(grammar, text)] == []
     assert [text for text in wrong if player.accepts(grammar, text)] == []
+
+
+@pytest.mark.parametrize("year", [4, 100, 399, 400, 1900, 2000, 2023, 2024, 9999])
+def test_dates_are_those_of_the_calendar_k08(player: Player, year: int) -> None:
+    grammar = grammar_of({"type": "string", "format": "date"})
+    for month, days in enumerate((31, 28 + isleap(year), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)):
+        first = f"{year:04}-{month + 1:02}"
+        taken = [player.accepts(grammar, f'"{first}-{day:02}"') for day in (0, 1, days, days + 1)]
+        assert taken == [False, True, True, False], first
 
 
 def test_properties_come_in_the_order_of_the_schema(player: Player) -> None:

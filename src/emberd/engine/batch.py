@@ -12,20 +12,18 @@ from .sequence import Row, Sequence
 class BatchBuilder:
     """Builds batches; keeps the block tables of the running sequences as one array by place.
 
-    A table only grows while its sequence keeps its place, so each step writes the new blocks alone.
+    A table mostly grows while its sequence keeps its place, so a step writes what is new in it alone.
     """
 
     def __init__(self, max_sequences: int, blocks_per_sequence: int, block_size: int) -> None:
         self._block_size = block_size
         self._tables = np.full((max_sequences, blocks_per_sequence), -1, np.int32)
-        self._num_written = [0] * max_sequences
 
     def build(self, rows: list[Row]) -> Batch:
         """`rows` as the scheduler has just returned them, one or more."""
-        admissions = [_admission(row.sequence) for row in rows if row.start == 0]
+        admissions = [_admission(row.sequence) for row in rows if row.admits]
         for admission in admissions:
             self._tables[admission.index] = -1
-            self._num_written[admission.index] = 0
         for row in rows:
             self._write_table(row.sequence)
 
@@ -65,12 +63,10 @@ class BatchBuilder:
 
     def _write_table(self, sequence: Sequence) -> None:
         assert sequence.index is not None
-        num_written = self._num_written[sequence.index]
-        num_blocks = len(sequence.block_table)
-        if num_written < num_blocks:
-            new = sequence.block_table[num_written:]
-            self._tables[sequence.index, num_written:num_blocks] = new
-            self._num_written[sequence.index] = num_blocks
+        num_told, num_blocks = sequence.num_told_blocks, len(sequence.block_table)
+        if num_told < num_blocks:
+            self._tables[sequence.index, num_told:num_blocks] = sequence.block_table[num_told:]
+            sequence.num_told_blocks = num_blocks
 
 
 def _token_ids(row: Row) -> list[int]:

@@ -1,6 +1,6 @@
-"""Who owns which KV block: a free list and a reference count for each block.
+"""Who owns which KV block: a free list, a reference count for each block, and what prefixes blocks hold.
 
-Pure Python over ints: it knows no arrays, no sequences' contents and no device.
+Pure Python over ints: it knows no arrays, no sequences and no device.
 """
 
 from __future__ import annotations
@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable
 
+from .prefix import Key, PrefixCache
+
 
 class BlockManager:
     """A pool of `num_blocks` blocks, each holding the KV of `block_size` tokens.
 
     A block table is a plain list of block ids in order, owned by its sequence and changed only here.
+    A published block is never written again: tables that need the same prefix share it, and once
+    nobody holds it, it stays to be found until its room is needed.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -21,10 +25,12 @@ class BlockManager:
         self.block_size = block_size
         self._free: deque[int] = deque(range(num_blocks))
         self._references = [0] * num_blocks
+        self.prefixes = PrefixCache()
 
     @property
     def num_free(self) -> int:
-        return len(self._free)
+        """Blocks that no table holds, those of prefixes among them."""
+        return len(self._free) + self.prefixes.num_idle
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold `num_tokens` tokens."""
@@ -40,25 +46,53 @@ class BlockManager:
         The caller has checked `num_missing` against `num_free`.
         """
         for _ in range(self.num_missing(block_table, num_tokens)):
-            block = self._free.popleft()
+            block = self._free.popleft() if self._free else self.prefixes.evict()
             self._references[block] = 1
             block_table.append(block)
 
-    def share(self, block_table: list[int]) -> list[int]:
-        """A second table over the same blocks; each is free again when both are released."""
-        for block in block_table:
-            assert self._references[block] > 0, f"block {block} is free and cannot be shared"
-            self._references[block] += 1
-        return list(block_table)
+    def adopt(self, block_table: list[int], prefix: list[int]) -> None:
+        """Begin an empty `block_table` with the published blocks of a prefix."""
+        assert not block_table
+        for block in prefix:
+            self._hold(block)
+        block_table += prefix
+
+    def publish(self, block_table: list[int], place: int, key: Key, parent: Key | None) -> bool:
+        """Let others find the block at `place`: it is full, and steps that are submitted fill it.
+
+        The blocks before it are published. Where another block was published under `key`, that one takes its
+        place in the table; True tells so.
+        """
+        block, there = block_table[place], self.prefixes.get(key)
+        if there is None:
+            self.prefixes.put(key, parent, block)
+            return False
+        self._hold(there)
+        block_table[place] = there
+        self._let_go(block)
+        return True
 
     def release(self, block_table: list[int]) -> None:
-        """Give up every block of `block_table` and empty it."""
-        for block in block_table:
-            assert self._references[block] > 0, f"block {block} was released twice"
-            self._references[block] -= 1
-            if self._references[block] == 0:
-                self._free.append(block)
+        """Give up every block of `block_table` and empty it; the last one first, so that it is the first to go."""
+        for block in reversed(block_table):
+            self._let_go(block)
         block_table.clear()
+
+    def _hold(self, block: int) -> None:
+        assert block in self.prefixes, f"block {block} is not published and cannot be shared"
+        if self._references[block] == 0:
+            self.prefixes.wake(block)
+        self._references[block] += 1
+
+    def _let_go(self, block: int) -> None:
+        assert self._references[block] > 0, f"block {block} was released twice"
+        self._references[block] -= 1
+        if self._references[block] > 0:
+            return
+        if block in self.prefixes:
+            self.prefixes.rest(block)
+        else:
+            self._free.append(block)
 
     def check_integrity(self, block_tables: Iterable[list[int]]) -> None:
         """Recount everything against the live `block_tables`; AssertionError tells what is off."""
@@ -69,5 +103,10 @@ class BlockManager:
             )
         free = set(self._free)
         assert len(free) == len(self._free), "a block is in the free list twice"
+        idle = {block for block in range(self.num_blocks) if self.prefixes.is_idle(block)}
+        assert not free & idle, f"blocks {sorted(free & idle)} are free and hold a prefix"
         unowned = {block for block in range(self.num_blocks) if counted[block] == 0}
-        assert free == unowned, f"free list and tables disagree about {sorted(free ^ unowned)}"
+        assert free | idle == unowned, (
+            f"free list and tables disagree about {sorted((free | idle) ^ unowned)}"
+        )
+        self.prefixes.check_integrity()

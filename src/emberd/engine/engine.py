@@ -27,6 +27,7 @@ from emberd.protocol import (
 from .batch import BatchBuilder
 from .blocks import BlockManager
 from .grammar import GrammarError, Grammars
+from .prefix import BlockKeys
 from .scheduler import Scheduler
 from .sequence import Row, Sequence
 
@@ -78,6 +79,10 @@ class Engine:
             return
         if sequence.params.grammar is not None:
             sequence.matcher = self._all_grammars().matcher(sequence.params.grammar)
+        if isinstance(request, GenerateRequest) and request.cache_salt is not None:
+            if sequence.scores is None:  # what is scored must be run
+                size = self._blocks.block_size
+                sequence.keys = BlockKeys(sequence.token_ids, size, request.cache_salt)
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
 
@@ -174,7 +179,12 @@ class Engine:
         except GrammarError as error:
             self._fail(sequence, str(error))
             return
-        update = SequenceUpdate(sequence.request_id, (token_id,), sequence.finish_reason)
+        update = SequenceUpdate(
+            sequence.request_id,
+            (token_id,),
+            sequence.finish_reason,
+            num_cached_tokens=sequence.num_cached_tokens or 0,
+        )
         if (num_top := sequence.params.num_logprobs) is not None:
             assert output.logprobs is not None
             update = replace(update, logprobs=(output.logprobs.told(place, token_id, num_top),))

@@ -6,6 +6,7 @@ It hands out blocks and places and returns rows; it never touches the runner and
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 
 from .blocks import BlockManager
 from .sequence import Row, Sequence
@@ -17,9 +18,9 @@ RESERVE_BLOCKS = 2
 class Scheduler:
     """Queues of waiting and running sequences, both in order of arrival.
 
-    Admission is first come, first served, and a preempted sequence is the newest running one and
-    returns to the front: so every running sequence is older than every waiting one. The oldest is
-    preempted by nobody and may take any block of the others, so it always gets on.
+    Admission is first come, first served, but a sequence lets others pass while a running one computes
+    a prefix that it can use. Who is preempted is the last one admitted, and returns to the front. The first
+    one admitted is preempted by nobody and may take any block of the others, so it always gets on.
     """
 
     def __init__(self, blocks: BlockManager, max_sequences: int, max_batch_tokens: int) -> None:
@@ -41,10 +42,13 @@ class Scheduler:
             self.waiting.remove(sequence)
         else:
             self.running.remove(sequence)
+            self._publish(sequence)
             self._release(sequence)
 
     def schedule(self) -> list[Row]:
         """The rows of the next step, those of one token first; empty when nothing can run now."""
+        for sequence in self.running:
+            self._publish(sequence)
         rows = self._decode_rows()
         self._admit()
         rows += self._prefill_rows(self._max_batch_tokens - len(rows))
@@ -68,26 +72,66 @@ class Scheduler:
         ):
             victim = self.running.pop()
             self._release(victim)
-            victim.num_computed_tokens = 0
             self.waiting.appendleft(victim)
             if victim is sequence:
                 return False
         return True
 
     def _admit(self) -> None:
-        while self.waiting and self._free_indices:
-            sequence = self.waiting[0]
+        for sequence in list(islice(self.waiting, len(self._free_indices))):
             if sequence.num_pending_tokens:
                 return  # preempted with a step in flight; its history is known once that is collected
-            needed = self.blocks.num_missing(sequence.block_table, sequence.num_tokens)
+            prefix = self._find_prefix(sequence)
+            if self._is_being_computed(sequence, len(prefix)):
+                continue
+            needed = self.blocks.blocks_for(sequence.num_tokens) - len(prefix)
+            needed += sum(map(self.blocks.prefixes.is_idle, prefix))
             if self.running:
                 needed += sum(map(self._reserve, [*self.running, sequence]))
             if needed > self.blocks.num_free:
                 return
-            self.waiting.popleft()
+            self.waiting.remove(sequence)
+            self.blocks.adopt(sequence.block_table, prefix)
             self.blocks.grow(sequence.block_table, sequence.num_tokens)
-            sequence.index = self._free_indices.pop()
+            sequence.start(self._free_indices.pop(), len(prefix), self.blocks.block_size)
             self.running.append(sequence)
+
+    def _publish(self, sequence: Sequence) -> None:
+        """Let others find the full blocks that submitted steps write: whatever reads them is submitted later."""
+        if sequence.keys is None:
+            return
+        num_written = min(sequence.num_computed_tokens, len(sequence.token_ids))
+        num_full = num_written // self.blocks.block_size
+        if num_full == sequence.num_published_blocks:
+            return
+        keys = sequence.keys.first(num_full)
+        for place in range(sequence.num_published_blocks, num_full):
+            before = keys[place - 1] if place else None
+            if self.blocks.publish(sequence.block_table, place, keys[place], before):
+                sequence.num_told_blocks = min(sequence.num_told_blocks, place)
+        sequence.num_published_blocks = num_full
+
+    def _find_prefix(self, sequence: Sequence) -> list[int]:
+        """The published blocks that a sequence can begin with. Its last token is run in any case: what comes
+        next follows from it."""
+        if sequence.keys is None:
+            return []
+        num_full = (len(sequence.token_ids) - 1) // self.blocks.block_size
+        return self.blocks.prefixes.find(sequence.keys.first(num_full))
+
+    def _is_being_computed(self, sequence: Sequence, place: int) -> bool:
+        """Whether a running sequence is about to publish the block that a waiting one needs at `place`."""
+        size = self.blocks.block_size
+        if sequence.keys is None or place >= (len(sequence.token_ids) - 1) // size:
+            return False
+        key = sequence.keys.first(place + 1)[place]
+        return any(
+            other.is_prefilling
+            and other.keys is not None
+            and other.num_published_blocks <= place < len(other.token_ids) // size
+            and other.keys.first(place + 1)[place] == key
+            for other in self.running
+        )
 
     def _reserve(self, sequence: Sequence) -> int:
         """Blocks that a sequence is soon to ask for. The KV of its last token is never written."""
@@ -103,6 +147,7 @@ class Scheduler:
         assert sequence.index is not None
         self._free_indices.append(sequence.index)
         sequence.index = None
+        sequence.num_computed_tokens = sequence.num_published_blocks = 0
         self.blocks.release(sequence.block_table)
 
 

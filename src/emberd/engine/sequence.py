@@ -17,6 +17,7 @@ from emberd.protocol import (
 
 from .grammar import Matcher
 from .pooling import Pool
+from .prefix import BlockKeys
 from .scores import PromptScores
 
 _NO_SAMPLING = SamplingParams(max_tokens=1)
@@ -35,12 +36,17 @@ class Sequence:
         "block_table",
         "finish_reason",
         "index",
+        "keys",
         "matcher",
         "max_length",
+        "num_cached_tokens",
         "num_computed_tokens",
         "num_pending_tokens",
         "num_prompt_tokens",
+        "num_published_blocks",
+        "num_reused_tokens",
         "num_scored_tokens",
+        "num_told_blocks",
         "params",
         "pool",
         "request_id",
@@ -71,6 +77,13 @@ class Sequence:
         self.index: int | None = None  # place in the runner's per-sequence state while running
         self.num_computed_tokens = 0  # tokens whose KV the submitted steps have written
         self.num_pending_tokens = 0
+        self.keys: BlockKeys | None = None  # None: takes no part in the prefix cache
+        self.num_cached_tokens: int | None = None  # reused when it first ran
+        self.num_reused_tokens = (
+            0  # since it runs: found in the prefix cache, where its first row starts
+        )
+        self.num_published_blocks = 0  # of the table: full, and others may use them
+        self.num_told_blocks = 0  # of the table, as the runner knows it
         self.num_scored_tokens = (
             1  # of the prompt, in submitted steps; nothing comes before the first
         )
@@ -98,6 +111,16 @@ class Sequence:
     def is_prefilling(self) -> bool:
         """Whether known tokens are left to run."""
         return self.num_computed_tokens < len(self.token_ids)
+
+    def start(self, index: int, num_reused_blocks: int, block_size: int) -> None:
+        """Run in place `index`; so many blocks of its table hold its first tokens already."""
+        self.index = index
+        num_reused_tokens = num_reused_blocks * block_size
+        self.num_computed_tokens = self.num_reused_tokens = num_reused_tokens
+        self.num_published_blocks = num_reused_blocks
+        self.num_told_blocks = 0
+        if self.num_cached_tokens is None:
+            self.num_cached_tokens = num_reused_tokens
 
     def take(self, count: int) -> Row:
         """Put the next `count` uncomputed tokens in a step."""
@@ -146,6 +169,11 @@ class Row:
     @property
     def scored_ids(self) -> list[int]:
         return self.sequence.token_ids[self.scored.start : self.scored.stop]
+
+    @property
+    def admits(self) -> bool:
+        """Whether it is its sequence's first since that runs."""
+        return self.start == self.sequence.num_reused_tokens
 
     @property
     def ends_prompt(self) -> bool:

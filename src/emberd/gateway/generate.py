@@ -146,7 +146,7 @@ class Generation:
     def usage(self) -> Usage:
         return Usage(
             self._num_prompt_tokens,
-            self._sequences[0].num_cached_tokens,
+            sum(one.num_cached_tokens for one in self._sequences if not one.prompt.is_copy),
             sum(len(sequence.completion_ids) for sequence in self._sequences),
             sum(sequence.num_reasoning_tokens for sequence in self._sequences),
         )
@@ -207,6 +207,7 @@ class Generation:
             (*prompt.token_ids, *sequence.completion_ids),
             params,
             prompt.prompt_logprobs if number == 0 else None,
+            prompt.cache_salt,
         )
         async with contextlib.aclosing(self.model.worker.generate(request)) as updates:
             async for update in updates:

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 MAX_TOP = 20
 MAX_BIAS = 100.0
 _LEAST = -9999.0  # JSON has no infinity
-_TOKEN_ID = re.compile(r"-?\d{1,18}")
+_TOKEN_ID = re.compile(r"-?[0-9]{1,18}")
 
 
 def token_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:

@@ -27,6 +27,8 @@ class Prompt:
     form: ReplyFormat = PLAIN
     prompt_logprobs: int | None = None  # likeliest ones told at each place of the prompt
     tell_end: bool = False  # log-probabilities include the token that ends the reply
+    cache_salt: str | None = ""  # as in GenerateRequest
+    is_copy: bool = False  # of the one before it, for `n`
 
 
 class Reading:

@@ -53,6 +53,7 @@ class Wish:
     context_param: str = "options.num_ctx"  # the field that says so
     prompt_logprobs: int | None = None  # likeliest ones told at each place of the prompt; None: off
     tell_end: bool = False  # log-probabilities include the token that ends the reply
+    cache_salt: str | None = ""  # as in GenerateRequest
 
 
 class Service:
@@ -267,7 +268,7 @@ def _prompts(model: LoadedModel, ids: PromptIds, wish: Wish) -> Sequence[Prompt]
         if not fits(model, len(token_ids)):
             raise ContextOverflowError(len(token_ids), served, ids.param)
         room = served - len(token_ids)
-        for _ in range(ids.copies):
+        for copy in range(ids.copies):
             prompts.append(
                 Prompt(
                     token_ids,
@@ -281,6 +282,8 @@ def _prompts(model: LoadedModel, ids: PromptIds, wish: Wish) -> Sequence[Prompt]
                     ids.form,
                     wish.prompt_logprobs,
                     wish.tell_end,
+                    wish.cache_salt,
+                    copy > 0,
                 )
             )
     return prompts

@@ -1,7 +1,4 @@
-"""ModelSpec: what a model is, read from GGUF metadata. The only place that knows GGUF's key and tensor names.
-
-A difference of sizes or switches between architectures is a field here; only different mathematics is new code.
-"""
+"""ModelSpec from GGUF metadata: the only place beside tensors.py that knows GGUF's key and tensor names."""
 
 from __future__ import annotations
 
@@ -9,141 +6,35 @@ import math
 import os
 import reprlib
 from collections import Counter
-from dataclasses import dataclass
-from typing import Literal
 
-import numpy as np
 from gguf import LlamaFileType
 
 from ..errors import ModelFileError
-from .checked import Keys, Tensors
-from .dequant import dequantize
+from .architectures import ARCHITECTURES, Architecture
+from .checked import Keys
 from .encoder import ENCODER_ARCHITECTURES, EncoderFile, is_encoder
-from .reader import GGUFFile, TensorInfo
+from .model import ExpertSpec, LayerSpec, ModelDescription, ModelFile, ModelSpec, ModelTensors
+from .reader import GGUFFile
+from .rope import Yarn
 from .shards import model_stem
+from .tensors import load_tensors
+
+__all__ = [
+    "LayerSpec",
+    "ModelFile",
+    "ModelSpec",
+    "ModelTensors",
+    "describe",
+    "load_spec",
+    "open_model",
+]
 
 MAX_LAYERS = 1024
 MAX_SIZE = 1 << 20  # of the hidden state, the feed-forward state, heads
 MAX_HEAD_DIM = 1024
 MAX_CONTEXT = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class LayerSpec:
-    """What may differ from layer to layer."""
-
-    rope_base: float
-    rope_scale: float  # positions are divided by it (linear scaling); 1: none
-    window: int  # tokens visible to attention, itself included; 0: all
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """Sizes and switches of one decoder model."""
-
-    architecture: str
-    name: str
-    num_layers: int
-    hidden_size: int
-    ffn_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    context_length: int  # trained context
-    norm_eps: float
-    rope_dim: int  # leading dims of a head that are rotated
-    rope_pairing: Literal["adjacent", "halves"]  # (0,1),(2,3).. or (0,d/2),(1,d/2+1)..
-    activation: Literal["silu", "gelu"]  # gelu: tanh approximation
-    embedding_scale: float  # 1: none
-    attention_scale: float  # usually head_dim ** -0.5
-    layers: tuple[LayerSpec, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LayerTensors:
-    """Tensors of one layer; optional ones are None where the architecture has none. Matrices are (rows, cols)."""
-
-    attention_norm: TensorInfo  # (hidden,)
-    q: TensorInfo  # (num_heads * head_dim, hidden)
-    k: TensorInfo  # (num_kv_heads * head_dim, hidden)
-    v: TensorInfo
-    o: TensorInfo  # (hidden, num_heads * head_dim)
-    ffn_norm: TensorInfo
-    gate: TensorInfo  # (ffn, hidden)
-    up: TensorInfo
-    down: TensorInfo  # (hidden, ffn)
-    q_bias: TensorInfo | None = None
-    k_bias: TensorInfo | None = None
-    v_bias: TensorInfo | None = None
-    q_norm: TensorInfo | None = None  # (head_dim,)
-    k_norm: TensorInfo | None = None
-    post_attention_norm: TensorInfo | None = None  # before the residual add
-    post_ffn_norm: TensorInfo | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ModelTensors:
-    token_embedding: TensorInfo  # (vocab, hidden)
-    output_norm: TensorInfo
-    output: TensorInfo  # the token embedding itself where the file ties them
-    layers: tuple[LayerTensors, ...]
-    rope_factors: TensorInfo | None = None  # (rope_dim / 2,) divides the frequencies
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFile:
-    """An open model: the file, what it is, and where its tensors lie."""
-
-    file: GGUFFile
-    spec: ModelSpec
-    tensors: ModelTensors
-
-    def close(self) -> None:
-        self.file.close()
-
-
-@dataclass(frozen=True, slots=True)
-class ModelDescription:
-    """What lists and `show` tell beside the spec."""
-
-    num_parameters: int
-    quantization: str  # as Q4_K_M
-    weight_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Architecture:
-    """What metadata does not tell: it is fixed by the architecture's name."""
-
-    rope_pairing: Literal["adjacent", "halves"]
-    activation: Literal["silu", "gelu"] = "silu"
-    qkv_bias: Literal["none", "optional", "required"] = "none"
-    qk_norm: bool = False
-    post_norms: bool = False
-    rope_factors: bool = False
-    scaled_embedding: bool = False
-    sliding_window: bool = False
-
-
-_ARCHITECTURES = {
-    "llama": _Architecture("adjacent", qkv_bias="optional", rope_factors=True),
-    "qwen2": _Architecture("halves", qkv_bias="required"),
-    "qwen3": _Architecture("halves", qk_norm=True),
-    "gemma3": _Architecture(
-        "halves",
-        activation="gelu",
-        qk_norm=True,
-        post_norms=True,
-        scaled_embedding=True,
-        sliding_window=True,
-    ),
-}
-
-# Of gemma3: every sixth layer sees everything, and the others have a rope base of their own.
-_DEFAULT_PATTERN = 6
-_LOCAL_ROPE_BASE = 10000.0
-_GEMMA3_27B_LAYERS = 62
+MAX_EXPERTS = 1024
+MAX_FACTOR = 1e6  # of scales and caps
 
 
 def open_model(path: str | os.PathLike[str]) -> ModelFile:
@@ -160,11 +51,12 @@ def open_model(path: str | os.PathLike[str]) -> ModelFile:
 def load_spec(file: GGUFFile) -> ModelSpec:
     """What the metadata says the model is, every size checked against sane limits."""
     name = _checked_architecture(file)
-    architecture = _ARCHITECTURES[name]
+    architecture = ARCHITECTURES[name]
     keys = Keys(file, name)
-    keys.off("expert_count", 0, "mixtures of experts are")
     keys.off("attention.causal", True, "attention that is not causal is")
-    keys.off("final_logit_softcapping", 0, "soft caps on logits are")
+    if not architecture.soft_caps:
+        keys.off("attn_logit_softcapping", 0, "soft caps on attention are")
+        keys.off("final_logit_softcapping", 0, "soft caps on logits are")
     num_layers = keys.count("block_count", most=MAX_LAYERS)
     hidden_size = keys.count("embedding_length", most=MAX_SIZE)
     num_heads = keys.count("attention.head_count", most=MAX_SIZE)
@@ -177,51 +69,44 @@ def load_spec(file: GGUFFile) -> ModelSpec:
     rope_dim = keys.count("rope.dimension_count", most=head_dim, default=head_dim)
     if rope_dim % 2:
         raise keys.refuse("rope.dimension_count", f"is {rope_dim}; it must be even")
-    per_head = head_dim
-    if name == "gemma3" and num_layers == _GEMMA3_27B_LAYERS:
-        per_head = hidden_size // num_heads  # gemma_pytorch config.py, query_pre_attn_scalar
+    experts = _experts(keys, architecture)
+    context_length = keys.count("context_length", most=MAX_CONTEXT)
+    original_context = keys.count(
+        "rope.scaling.original_context_length", most=MAX_CONTEXT, default=context_length
+    )
+    yarn = _yarn(keys, original_context)
+    per_head = hidden_size // num_heads if num_layers == architecture.wide_layers else head_dim
+    # A residual multiplier r is taken out of the sums: norms do not see a common factor of their input, so
+    # adding f(norm(x)) to x / r is the same, with the embedding and the norms' epsilon scaled to fit.
+    residual = _multiplier(keys, architecture, "residual_scale", 1.0)
+    embedding = math.sqrt(hidden_size) if architecture.scaled_embedding else 1.0
     return ModelSpec(
         architecture=name,
         name=_model_name(file),
         num_layers=num_layers,
         hidden_size=hidden_size,
-        ffn_size=keys.count("feed_forward_length", most=MAX_SIZE),
+        ffn_size=_ffn_size(keys, experts),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         vocab_size=_vocab_size(file),
-        context_length=keys.count("context_length", most=MAX_CONTEXT),
-        norm_eps=keys.number("attention.layer_norm_rms_epsilon", most=1.0),
+        context_length=context_length,
+        norm_eps=keys.number("attention.layer_norm_rms_epsilon", most=1.0) / residual**2,
         rope_dim=rope_dim,
         rope_pairing=architecture.rope_pairing,
         activation=architecture.activation,
-        embedding_scale=math.sqrt(hidden_size) if architecture.scaled_embedding else 1.0,
-        attention_scale=per_head**-0.5,
-        layers=_layers(keys, num_layers, architecture.sliding_window),
+        embedding_scale=_multiplier(keys, architecture, "embedding_scale", embedding) / residual,
+        attention_scale=_multiplier(keys, architecture, "attention.scale", per_head**-0.5),
+        layers=_layers(keys, num_layers, architecture),
+        rope_magnitude=_rope_magnitude(keys, yarn),
+        rope_original_context=original_context,
+        yarn=yarn,
+        attention_cap=_cap(keys, architecture, "attn_logit_softcapping"),
+        logit_cap=_cap(keys, architecture, "final_logit_softcapping"),
+        logit_scale=1.0 / _multiplier(keys, architecture, "logit_scale", 1.0),
+        whole_qk_norm=architecture.whole_qk_norm,
+        experts=experts,
     )
-
-
-def load_tensors(file: GGUFFile, spec: ModelSpec) -> ModelTensors:
-    """The model's tensors by place. A missing one, a wrong shape, a type without a decoder and a
-    tensor that the architecture has no use for (results would be wrong without it) are errors.
-    """
-    architecture = _ARCHITECTURES[spec.architecture]
-    take = Tensors(file)
-    embedding = take.required("token_embd.weight", spec.vocab_size, spec.hidden_size)
-    output = take.optional("output.weight", spec.vocab_size, spec.hidden_size)
-    output_norm = take.required("output_norm.weight", spec.hidden_size)
-    layers = tuple(_layer_tensors(take, spec, f"blk.{i}.") for i in range(spec.num_layers))
-    rope_factors = None
-    if architecture.rope_factors:
-        rope_factors = take.optional("rope_freqs.weight", spec.rope_dim // 2)
-    if rope_factors is not None:
-        factors = dequantize(file.rows(rope_factors), rope_factors.type)
-        if not (np.isfinite(factors).all() and (factors > 0).all()):
-            raise ModelFileError(
-                f"{file.name}: tensor 'rope_freqs.weight' must be above 0 throughout"
-            )
-    take.check_all_taken(spec.architecture)
-    return ModelTensors(embedding, output_norm, output or embedding, layers, rope_factors)
 
 
 def describe(model: ModelFile | EncoderFile) -> ModelDescription:
@@ -236,14 +121,14 @@ def describe(model: ModelFile | EncoderFile) -> ModelDescription:
 
 def _checked_architecture(file: GGUFFile) -> str:
     name = file.metadata.get("general.architecture")
-    supported = ", ".join([*_ARCHITECTURES, *ENCODER_ARCHITECTURES])
+    supported = ", ".join([*ARCHITECTURES, *ENCODER_ARCHITECTURES])
     if is_encoder(file):
         raise ModelFileError(
             f"{file.name}: is an encoder ({name}), which makes embeddings and cannot generate text"
         )
     if name is None:
         raise ModelFileError(f"{file.name}: metadata key 'general.architecture' is missing")
-    if not isinstance(name, str) or name not in _ARCHITECTURES:
+    if not isinstance(name, str) or name not in ARCHITECTURES:
         raise ModelFileError(
             f"{file.name}: architecture {reprlib.repr(name)} is not supported; supported are {supported}"
         )
@@ -294,31 +179,109 @@ def _vocab_size(file: GGUFFile) -> int:
     return rows
 
 
-def _layers(keys: Keys, num_layers: int, may_slide: bool) -> tuple[LayerSpec, ...]:
+def _multiplier(keys: Keys, architecture: Architecture, key: str, default: float) -> float:
+    if not architecture.multipliers or keys.scalar(key) == 0:  # 0: none
+        return default
+    return keys.number(key, most=MAX_FACTOR, default=default)
+
+
+def _cap(keys: Keys, architecture: Architecture, key: str) -> float:
+    if not architecture.soft_caps or keys.scalar(key) in (None, 0):
+        return 0.0
+    return keys.number(key, most=MAX_FACTOR)
+
+
+def _experts(keys: Keys, architecture: Architecture) -> ExpertSpec | None:
+    if architecture.experts == "none":
+        keys.off("expert_count", 0, "mixtures of experts are")
+        return None
+    if architecture.experts == "optional" and keys.scalar("expert_count") in (None, 0):
+        return None
+    count = keys.count("expert_count", most=MAX_EXPERTS)
+    used = keys.count("expert_used_count", most=count)
+    scale = 1.0
+    if keys.scalar("expert_weights_scale") not in (None, 0):
+        scale = keys.number("expert_weights_scale", most=MAX_FACTOR)
+    if keys.scalar("expert_gating_func") not in (None, 0, 1):
+        raise keys.refuse("expert_gating_func", "must be 1, the softmax; others are not supported")
+    keys.off("expert_group_count", 0, "groups of experts are")
+    keys.off("leading_dense_block_count", 0, "layers without experts are")
+    shared = 0
+    if architecture.shared_expert:
+        shared = keys.count("expert_shared_feed_forward_length", most=MAX_SIZE)
+    return ExpertSpec(count, used, architecture.experts_normalized, scale, shared)
+
+
+def _ffn_size(keys: Keys, experts: ExpertSpec | None) -> int:
+    if experts is not None and "expert_feed_forward_length" in keys:
+        return keys.count("expert_feed_forward_length", most=MAX_SIZE)
+    return keys.count("feed_forward_length", most=MAX_SIZE)
+
+
+def _yarn(keys: Keys, original_context: int) -> Yarn | None:
+    if keys.scalar("rope.scaling.type") != "yarn":
+        return None
+    keys.off("rope.scaling.yarn_log_multiplier", 0, "YaRN with a multiplier of its own is")
+    return Yarn(
+        original_context,
+        beta_fast=keys.number("rope.scaling.yarn_beta_fast", most=MAX_FACTOR, default=32.0),
+        beta_slow=keys.number("rope.scaling.yarn_beta_slow", most=MAX_FACTOR, default=1.0),
+        mix=keys.number("rope.scaling.yarn_ext_factor", most=1.0, default=1.0),
+    )
+
+
+def _rope_magnitude(keys: Keys, yarn: Yarn | None) -> float:
+    magnitude = keys.number("rope.scaling.attn_factor", most=MAX_FACTOR, default=1.0)
+    if yarn is None:
+        return magnitude
+    magnitude *= keys.number("rope.scaling.yarn_attn_factor", most=MAX_FACTOR, default=1.0)
+    return magnitude * (1 + 0.1 * math.log(max(1.0, _rope_scale(keys))))
+
+
+def _rope_scale(keys: Keys) -> float:
+    """What positions are divided by. A factor of 0 means none; the second spelling is of old converters."""
     scaling = keys.scalar("rope.scaling.type")
-    if scaling not in (None, "none", "linear"):
+    if scaling not in (None, "none", "linear", "yarn", "longrope"):
         raise keys.refuse(
             "rope.scaling.type",
-            f"is {reprlib.repr(scaling)}; supported are 'none' and 'linear'",
+            f"is {reprlib.repr(scaling)}; supported are 'none', 'linear', 'yarn' and 'longrope'",
         )
-    keys.off("rope.scaling.attn_factor", 1.0, "scaled rotations are")
-    # A factor of 0 means none; the second spelling is of old converters.
     factor = next(
         (key for key in ("rope.scaling.factor", "rope.scale_linear") if key in keys), None
     )
-    scale = 1.0
-    if factor and scaling != "none" and keys.scalar(factor) != 0:
-        scale = keys.number(factor, most=1e6)
-    everywhere = LayerSpec(keys.number("rope.freq_base", most=1e12, default=10000.0), scale, 0)
-    if not may_slide or keys.scalar("attention.sliding_window") in (None, 0):
+    if factor and scaling not in ("none", "longrope") and keys.scalar(factor) != 0:
+        return keys.number(factor, most=MAX_FACTOR)
+    return 1.0
+
+
+def _layers(keys: Keys, num_layers: int, architecture: Architecture) -> tuple[LayerSpec, ...]:
+    base = keys.number("rope.freq_base", most=1e12, default=10000.0)
+    everywhere = LayerSpec(base, _rope_scale(keys), 0)
+    if period := architecture.unrotated_period:
+        still = LayerSpec(0.0, 1.0, 0)
+        return tuple(
+            still if layer % period == period - 1 else everywhere for layer in range(num_layers)
+        )
+    if architecture.multipliers and keys.scalar("rope.scaling.finetuned") is False:
+        return (LayerSpec(0.0, 1.0, 0),) * num_layers
+    if not architecture.sliding_window:
+        if architecture.pre_norms is False:
+            keys.off("attention.sliding_window", 0, "sliding windows of this architecture are")
+        return (everywhere,) * num_layers
+    if keys.scalar("attention.sliding_window") in (None, 0):
         return (everywhere,) * num_layers
     window = keys.count("attention.sliding_window", most=MAX_CONTEXT)
-    base = keys.number("rope.freq_base_swa", most=1e12, default=_LOCAL_ROPE_BASE)
-    sliding = LayerSpec(base, 1.0, window)
-    return tuple(sliding if slides else everywhere for slides in _sliding_layers(keys, num_layers))
+    if architecture.window_period == 1:
+        return (LayerSpec(base, everywhere.rope_scale, window),) * num_layers
+    sliding = LayerSpec(base, everywhere.rope_scale, window)
+    if (local := architecture.local_rope_base) is not None:
+        own = keys.number("rope.freq_base_swa", most=1e12, default=local)
+        sliding = LayerSpec(own, 1.0, window)
+    slides = _sliding_layers(keys, num_layers, architecture.window_period)
+    return tuple(sliding if slid else everywhere for slid in slides)
 
 
-def _sliding_layers(keys: Keys, num_layers: int) -> list[bool]:
+def _sliding_layers(keys: Keys, num_layers: int, default: int) -> list[bool]:
     """Which layers have a window: one flag a layer, or a period whose last layer has none."""
     key = "attention.sliding_window_pattern"
     flags = keys.array(key)
@@ -326,43 +289,8 @@ def _sliding_layers(keys: Keys, num_layers: int) -> list[bool]:
         if len(flags) != num_layers:
             raise keys.refuse(key, f"has {len(flags)} entries for {num_layers} layers")
         return [bool(flag) for flag in flags]
-    period = keys.count(key, most=MAX_LAYERS, default=_DEFAULT_PATTERN)
+    period = keys.count(key, most=MAX_LAYERS, default=default)
     return [layer % period < period - 1 for layer in range(num_layers)]
-
-
-def _layer_tensors(take: Tensors, spec: ModelSpec, prefix: str) -> LayerTensors:
-    architecture = _ARCHITECTURES[spec.architecture]
-    hidden, ffn = spec.hidden_size, spec.ffn_size
-    q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-
-    def bias(name: str, size: int) -> TensorInfo | None:
-        if architecture.qkv_bias == "none":
-            return None
-        if architecture.qkv_bias == "required":
-            return take.required(prefix + name, size)
-        return take.optional(prefix + name, size)
-
-    def norm(wanted: bool, name: str, size: int) -> TensorInfo | None:
-        return take.required(prefix + name, size) if wanted else None
-
-    return LayerTensors(
-        attention_norm=take.required(prefix + "attn_norm.weight", hidden),
-        q=take.required(prefix + "attn_q.weight", q_size, hidden),
-        k=take.required(prefix + "attn_k.weight", kv_size, hidden),
-        v=take.required(prefix + "attn_v.weight", kv_size, hidden),
-        o=take.required(prefix + "attn_output.weight", hidden, q_size),
-        ffn_norm=take.required(prefix + "ffn_norm.weight", hidden),
-        gate=take.required(prefix + "ffn_gate.weight", ffn, hidden),
-        up=take.required(prefix + "ffn_up.weight", ffn, hidden),
-        down=take.required(prefix + "ffn_down.weight", hidden, ffn),
-        q_bias=bias("attn_q.bias", q_size),
-        k_bias=bias("attn_k.bias", kv_size),
-        v_bias=bias("attn_v.bias", kv_size),
-        q_norm=norm(architecture.qk_norm, "attn_q_norm.weight", spec.head_dim),
-        k_norm=norm(architecture.qk_norm, "attn_k_norm.weight", spec.head_dim),
-        post_attention_norm=norm(architecture.post_norms, "post_attention_norm.weight", hidden),
-        post_ffn_norm=norm(architecture.post_norms, "post_ffw_norm.weight", hidden),
-    )
 
 
 def _quantization(file: GGUFFile) -> str:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import ModelFileError
-from ..gguf.encoder import EncoderFile, Pooling, is_encoder, open_encoder, pooling_of
-from ..gguf.loaded import loading_note
+from ..gguf.encoder import EncoderFile, EncoderSpec, Pooling, is_encoder, open_encoder, pooling_of
+from ..gguf.loaded import loaded_nbytes, loading_note
 from ..gguf.reader import GGUFFile
 from ..gguf.shards import model_files
 from ..gguf.spec import ModelFile, describe, open_model
@@ -26,7 +26,7 @@ from ..text.reasoning import thinking_of
 
 Capability = Literal["completion", "tools", "insert", "thinking", "embedding"]
 
-_VERSION = 5  # part of the cache key: a change of ModelFacts makes older entries unknown
+_VERSION = 6  # part of the cache key: a change of ModelFacts makes older entries unknown
 _SAMPLE_BYTES = 64 * 1024
 _SAMPLES = 64
 _HINTS: dict[str, tuple[str, float, float]] = {  # field of SamplingParams: key, least, most
@@ -50,6 +50,9 @@ class ModelFacts:
     digest: str
     architecture: str
     num_parameters: int
+    weight_bytes: int  # of all tensors as a GPU is given them
+    kv_values: int  # of one token: keys and values of all layers; 0: an encoder
+    step_values: int  # of one token: float32 values that a step's activations take, about
     parameter_size: str  # "7.6B"
     quantization: str  # "Q4_K_M"
     loading_note: str  # of tensor types that are not computed with as they are; often empty
@@ -139,6 +142,9 @@ def _read(path: Path) -> ModelFacts:
             digest=content_digest(path),
             architecture=model.spec.architecture,
             num_parameters=description.num_parameters,
+            weight_bytes=sum(map(loaded_nbytes, model.file.tensors.values())),
+            kv_values=_kv_values(model),
+            step_values=_step_values(model),
             parameter_size=size_label(description.num_parameters),
             quantization=description.quantization,
             loading_note=loading_note(model.file.tensors.values()),
@@ -153,6 +159,23 @@ def _read(path: Path) -> ModelFacts:
         )
     finally:
         model.close()
+
+
+def _kv_values(model: ModelFile | EncoderFile) -> int:
+    if isinstance(model, EncoderFile):
+        return 0
+    spec = model.spec
+    return 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim
+
+
+def _step_values(model: ModelFile | EncoderFile) -> int:
+    """Residual and norms; q, k, v and what attention gives; gate, up and their product, which is kept as int8 too."""
+    spec = model.spec
+    heads = spec.num_heads * spec.head_dim
+    kv = heads if isinstance(spec, EncoderSpec) else spec.num_kv_heads * spec.head_dim
+    floats = 3 * spec.hidden_size + 3 * heads + 3 * kv + 3 * spec.ffn_size
+    int8 = 2 * spec.hidden_size + heads + spec.ffn_size
+    return floats + int8 // 3
 
 
 def _open(path: Path) -> ModelFile | EncoderFile:

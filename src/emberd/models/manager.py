@@ -1,7 +1,8 @@
 """ModelManager: which models are loaded, and for how long. The only owner of workers.
 
 A model is loaded by the first request for it, all who ask meanwhile share that load, and it is unloaded
-when nothing has used it for its keep-alive time, or when its worker dies.
+when nothing has used it for its keep-alive time, when another needs its memory, or when its worker dies.
+A load that nobody waits for any more is given up.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timezone
+from pathlib import Path
 
 from ..config import Config
 from ..errors import BadRequestError, EmberdError, ModelNotFoundError, OverloadedError
@@ -20,6 +23,7 @@ from ..worker.client import WorkerClient
 from .facts import Capability
 from .loaded import LoadedModel, ModelText, Worker
 from .names import alias_target
+from .room import Room
 from .sharing import SharedWorkers, StartWorker
 from .store import Key, ModelStore, StoredModel
 
@@ -50,6 +54,8 @@ class ModelManager:
         self._loading: dict[Key, asyncio.Task[LoadedModel]] = {}
         self._wishes: dict[Key, float] = {}  # keep-alive of models that load, the latest given
         self._expiry: dict[Key, asyncio.TimerHandle] = {}
+        self._waiting: Counter[Key] = Counter()  # requests that wait for the load of a model
+        self._room = Room(config, self._groups, self._is_idle, self._drop)
         self._closing: set[asyncio.Task[None]] = set()
         self._texts: dict[StoredModel, asyncio.Task[ModelText]] = {}
         self._standing: list[str] = []  # what `claude-*` means: the first of those to preload,
@@ -119,19 +125,34 @@ class ModelManager:
         wish = self._default_keep_alive(stored.key) if keep_alive is None else keep_alive
         if (model := self._alive(stored.key)) is not None:
             model.keep_alive = wish
-        while (model := self._alive(stored.key)) is None:
+        while (model := self._ready(stored.key)) is None:
             load = self._load_once(stored)
             self._wishes[stored.key] = wish
-            await asyncio.shield(load)
+            await self._wait_for(load, stored.key)
         model.active += 1
         self._cancel_expiry(stored.key)
+        self._room.changed.set()
         return model
+
+    async def _wait_for(self, load: asyncio.Task[LoadedModel], key: Key) -> None:
+        """Wait for a load with others. The last one to hang up ends it; one that was ended says nothing."""
+        self._waiting[key] += 1
+        try:
+            await asyncio.wait([load])
+        finally:
+            self._waiting[key] -= 1
+            if not self._waiting[key]:
+                del self._waiting[key]
+                load.cancel()
+        if self._closed or not load.cancelled():
+            load.result()
 
     def release(self, model: LoadedModel) -> None:
         """A reply has ended: the model's keep-alive time starts when it was the last one."""
         assert model.active > 0, "released more often than acquired"
         model.active -= 1
         model.last_used = datetime.now(timezone.utc)
+        self._room.changed.set()
         if model.active == 0 and self._loaded.get(model.stored.key) is model:
             self._schedule_expiry(model)
 
@@ -225,6 +246,23 @@ class ModelManager:
             return None
         return model
 
+    def _ready(self, key: Key) -> LoadedModel | None:
+        """None also for a model that leaves as soon as it is idle: the next to come waits for its next load."""
+        model = self._alive(key)
+        return None if model is None or model.stored.path == self._room.leaving else model
+
+    def _groups(self) -> list[list[LoadedModel]]:
+        """Loaded models, each with those that share its worker."""
+        by_path: dict[Path, list[LoadedModel]] = {}
+        for model in self.loaded():
+            by_path.setdefault(model.stored.path, []).append(model)
+        return list(by_path.values())
+
+    def _is_idle(self, model: LoadedModel) -> bool:
+        """Not used, and not just loaded for those who are about to."""
+        waited_for = model.stored.path != self._room.leaving and self._waiting[model.stored.key]
+        return not model.active and not waited_for
+
     def _load_once(self, stored: StoredModel) -> asyncio.Task[LoadedModel]:
         if self._closed:
             raise OverloadedError("the daemon is shutting down")
@@ -236,12 +274,24 @@ class ModelManager:
         return task
 
     async def _load(self, stored: StoredModel) -> LoadedModel:
+        async with self._room.made_for(stored) as kv_limit:
+            if (model := self._alive(stored.key)) is not None:
+                return model  # it was to leave, and others left first
+            model = await self._load_now(stored, kv_limit)
+            model.keep_alive = self._wishes.pop(stored.key, model.keep_alive)
+            self._loaded[stored.key] = model
+            self._schedule_expiry(model, at_least=1.0)  # time for those who wait to take it
+            logger.info("loaded '%s' on %s", model.name, model.info.device)
+            return model
+
+    async def _load_now(self, stored: StoredModel, kv_limit: int | None) -> LoadedModel:
         config = self._config
         options = WorkerOptions(
             model_path=str(stored.path),
             device=config.device,
             context_length=config.ctx,
             kv_memory=config.kv_memory,
+            kv_limit=kv_limit,
             max_sequences=config.max_sequences,
             max_batch_tokens=config.max_batch_tokens,
             cache_dir=str(config.cache_dir),
@@ -259,18 +309,12 @@ class ModelManager:
 
     def _load_ended(self, stored: StoredModel, done: asyncio.Task[LoadedModel]) -> None:
         del self._loading[stored.key]
-        wish = self._wishes.pop(stored.key, None)
+        self._room.changed.set()
+        self._wishes.pop(stored.key, None)
         if done.cancelled():
-            return
-        if error := done.exception():
+            logger.info("the load of '%s' was given up", stored.name)
+        elif error := done.exception():
             logger.error("loading '%s' failed: %s", stored.name, error)
-            return
-        model = done.result()
-        if wish is not None:
-            model.keep_alive = wish
-        self._loaded[stored.key] = model
-        self._schedule_expiry(model, at_least=1.0)  # time for those who wait to take it
-        logger.info("loaded '%s' on %s", model.name, model.info.device)
 
     def _default_keep_alive(self, key: Key) -> float:
         return math.inf if key in self._pinned else self._config.keep_alive
@@ -297,8 +341,10 @@ class ModelManager:
         if self._loaded.get(model.stored.key) is model:
             del self._loaded[model.stored.key]
         task = asyncio.ensure_future(self._workers.give_back(model.stored.key))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        for tasks in (self._closing, self._room.ending):
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        self._room.changed.set()
         logger.info("unloading '%s'", model.name)
 
 

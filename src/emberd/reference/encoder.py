@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+import psutil
 
 from emberd.errors import ModelLoadError
 from emberd.gguf.encoder import (
@@ -108,6 +109,7 @@ class CpuEncoder:
             weight_bytes=self.weights.nbytes,
             kv_bytes=0,
             load_seconds=self._load_seconds,
+            device_memory=psutil.virtual_memory().total,
         )
 
     def hidden_states(self, token_ids: I32, query_start: I32) -> F32:

@@ -77,6 +77,8 @@ def plan_cache(spec: ModelSpec, options: WorkerOptions, free_bytes: int) -> tupl
             one_sequence = (context + BLOCK_SIZE) * size
             budget = max(budget, min(one_sequence, int(free_bytes * MEMORY_SHARE_FOR_CONTEXT)))
 
+    if options.kv_limit is not None:
+        budget = min(budget, options.kv_limit)
     affordable = budget // (BLOCK_SIZE * size)
     if affordable < 1:
         raise ModelLoadError(

@@ -103,6 +103,12 @@ def softmax(x: F32) -> F32:
     return e
 
 
+def soft_cap(x: F32, cap: float) -> F32:
+    """cap · tanh(x / cap): values up to about cap / 2 hardly change (Gemma 2)."""
+    result: F32 = np.tanh(x / np.float32(cap)) * np.float32(cap)
+    return result
+
+
 def attention(
     q: F32,
     k: F32,
@@ -111,12 +117,13 @@ def attention(
     window: int,
     scale: float,
     first_position: int = 0,
+    cap: float = 0.0,
 ) -> F32:
     """Causal attention of one sequence: q (T, H, hd), k and v (S, KVH, hd) -> (T, H, hd).
 
     Key s has position first_position + s. The query at position p sees keys at positions <= p,
     and with `window` > 0 only those > p - window. Head h reads key/value head h // (H / KVH).
-    Scores are q·k · scale.
+    Scores are q·k · scale, and with `cap` > 0 soft_cap of that.
     """
     num_tokens, num_heads, head_dim = q.shape
     num_keys, num_kv_heads, _ = k.shape
@@ -124,6 +131,8 @@ def attention(
     heads = q.reshape(num_tokens, num_kv_heads, group, head_dim).transpose(1, 0, 2, 3)
     queries: F32 = heads.reshape(num_kv_heads, num_tokens * group, head_dim) * np.float32(scale)
     scores = matmul(queries, k.transpose(1, 0, 2))  # (KVH, T * group, S)
+    if cap > 0:
+        scores = soft_cap(scores, cap)
 
     key_positions = first_position + np.arange(num_keys)
     hidden = key_positions > positions[:, None]  # (T, S)
@@ -148,6 +157,7 @@ def paged_attention(
     block_size: int,
     window: int,
     scale: float,
+    cap: float = 0.0,
 ) -> F32:
     """`attention` for rows whose keys and values lie in blocks: q (T, H, hd) -> (T, H, hd).
 
@@ -168,7 +178,7 @@ def paged_attention(
             k = _gather(k_cache, blocks, block_size)[: stop - begin]
             v = _gather(v_cache, blocks, block_size)[: stop - begin]
             out[first:last] = attention(
-                q[first:last], k, v, positions[first:last], window, scale, begin
+                q[first:last], k, v, positions[first:last], window, scale, begin, cap
             )
     return out
 
@@ -209,6 +219,24 @@ def gelu_mul(gate: F32, up: F32) -> F32:
     y *= np.float32(0.5)
     y *= up
     return y
+
+
+def top_experts(logits: F32, used: int, normalized: bool, scale: float) -> tuple[I32, F32]:
+    """The `used` likeliest of softmax(logits (T, E)), likeliest first -> ids (T, used), weights (T, used).
+
+    Of equal ones the first counts. `normalized`: a token's weights sum up to 1 before the scale.
+    """
+    ids = np.argsort(-logits, axis=-1, kind="stable")[:, :used].astype(np.int32)
+    weights = np.take_along_axis(softmax(logits), ids, axis=-1)
+    if normalized:
+        weights = weights / np.sum(weights, axis=-1, keepdims=True)
+    return ids, weights * np.float32(scale)
+
+
+def sigmoid(x: F32) -> F32:
+    """1 / (1 + exp(-x))."""
+    result: F32 = np.float32(0.5) * (np.tanh(np.float32(0.5) * x) + 1)
+    return result
 
 
 def add(x: F32, y: F32) -> F32:

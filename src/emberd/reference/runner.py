@@ -102,6 +102,7 @@ class CpuRunner:
             weight_bytes=self.weights.nbytes,
             kv_bytes=self._cache.nbytes,
             load_seconds=self._load_seconds,
+            device_memory=psutil.virtual_memory().total,
         )
 
     def submit(self, batch: Batch) -> None:
@@ -185,6 +186,7 @@ class CpuRunner:
             BLOCK_SIZE,
             spec.layers[layer].window,
             spec.attention_scale,
+            spec.attention_cap,
         )
 
     def _sample(

@@ -11,8 +11,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from emberd.gguf.rope import rope_tables
-from emberd.gguf.spec import ModelSpec
+from emberd.gguf.model import ModelSpec
+from emberd.gguf.rope import factors_for
+from emberd.gguf.rope import layer_rope_tables as rope_tables_of
 
 from .ops import (
     F32,
@@ -24,9 +25,12 @@ from .ops import (
     matmul,
     rms_norm,
     rope,
+    sigmoid,
     silu_mul,
+    soft_cap,
+    top_experts,
 )
-from .weights import Layer, Weights
+from .weights import Layer, SharedExpert, Weights
 
 Attend = Callable[[int, F32, F32, F32], F32]
 """(layer index, q (T, H, hd), k (T, KVH, hd), v (T, KVH, hd)) -> attention's output (T, H, hd)."""
@@ -38,11 +42,12 @@ RopeTable = tuple[F32, F32]
 def layer_rope_tables(weights: Weights, num_positions: int) -> list[RopeTable]:
     """One table a layer, made once for each pair of base and scale."""
     spec = weights.spec
+    factors = factors_for(spec, weights.rope_factors, weights.long_rope_factors, num_positions)
     tables: dict[tuple[float, float], RopeTable] = {}
-    for base, scale in {(layer.rope_base, layer.rope_scale) for layer in spec.layers}:
-        tables[base, scale] = rope_tables(
-            spec.rope_dim, base, scale, weights.rope_factors, num_positions
-        )
+    for index, layer in enumerate(spec.layers):
+        key = layer.rope_base, layer.rope_scale
+        if key not in tables:
+            tables[key] = rope_tables_of(spec, index, factors, num_positions)
     return [tables[layer.rope_base, layer.rope_scale] for layer in spec.layers]
 
 
@@ -57,18 +62,21 @@ def hidden_states(
     spec = weights.spec
     x = embedding(weights.token_embedding, token_ids, spec.embedding_scale)
     for index, layer in enumerate(weights.layers):
-        y = rms_norm(x, layer.attention_norm, spec.norm_eps)
+        y = _norm(spec, x, layer.attention_norm)
         y = attention_part(spec, layer, tables[index], index, y, positions, attend)
-        if layer.post_attention_norm is not None:
-            y = rms_norm(y, layer.post_attention_norm, spec.norm_eps)
+        y = _norm(spec, y, layer.post_attention_norm)
         x = add(x, y)
 
-        y = rms_norm(x, layer.ffn_norm, spec.norm_eps)
-        y = feed_forward(spec, layer, y)
-        if layer.post_ffn_norm is not None:
-            y = rms_norm(y, layer.post_ffn_norm, spec.norm_eps)
+        y = _norm(spec, x, layer.ffn_norm)
+        y = feed_forward(spec, layer, y) if layer.router is None else mixture(spec, layer, y)
+        y = _norm(spec, y, layer.post_ffn_norm)
         x = add(x, y)
     return x
+
+
+def _norm(spec: ModelSpec, x: F32, weight: F32 | None) -> F32:
+    """RMS norm, where the architecture has one at this place."""
+    return x if weight is None else rms_norm(x, weight, spec.norm_eps)
 
 
 def attention_part(
@@ -89,10 +97,8 @@ def attention_part(
     k = heads[:, spec.num_heads : spec.num_heads + spec.num_kv_heads]
     v = heads[:, spec.num_heads + spec.num_kv_heads :]
 
-    if layer.q_norm is not None:
-        q = rms_norm(q, layer.q_norm, spec.norm_eps)
-    if layer.k_norm is not None:
-        k = rms_norm(k, layer.k_norm, spec.norm_eps)
+    q = _head_norm(spec, q, layer.q_norm)
+    k = _head_norm(spec, k, layer.k_norm)
     cos, sin = table
     q = rope(q, positions, cos, sin, spec.rope_pairing)
     k = rope(k, positions, cos, sin, spec.rope_pairing)
@@ -101,17 +107,52 @@ def attention_part(
     return matmul(out.reshape(len(x), -1), layer.o)
 
 
-def feed_forward(spec: ModelSpec, layer: Layer, x: F32) -> F32:
-    """The gated feed-forward of one layer: x (T, hidden) -> (T, hidden)."""
-    gate_up = matmul(x, layer.gate_up)
-    gate, up = gate_up[:, : spec.ffn_size], gate_up[:, spec.ffn_size :]
-    activated = silu_mul(gate, up) if spec.activation == "silu" else gelu_mul(gate, up)
-    return matmul(activated, layer.down)
+def _head_norm(spec: ModelSpec, x: F32, weight: F32 | None) -> F32:
+    """RMS norm of each head, or of all heads (T, H, hd) together."""
+    if not spec.whole_qk_norm:
+        return _norm(spec, x, weight)
+    return _norm(spec, x.reshape(len(x), -1), weight).reshape(x.shape)
+
+
+def feed_forward(spec: ModelSpec, layer: Layer | SharedExpert, x: F32) -> F32:
+    """The gated feed-forward of one layer, or the experts' shared one: x (T, hidden) -> (T, hidden)."""
+    return matmul(_gated(spec, matmul(x, layer.gate_up)), layer.down)
+
+
+def _gated(spec: ModelSpec, gate_up: F32) -> F32:
+    ffn = gate_up.shape[1] // 2
+    gate, up = gate_up[:, :ffn], gate_up[:, ffn:]
+    return silu_mul(gate, up) if spec.activation == "silu" else gelu_mul(gate, up)
+
+
+def mixture(spec: ModelSpec, layer: Layer, x: F32) -> F32:
+    """Each token's experts, weighted by the router, and the shared one: x (T, hidden) -> (T, hidden)."""
+    experts = spec.experts
+    assert experts is not None and layer.router is not None
+    ids, weights = top_experts(
+        matmul(x, layer.router), experts.used, experts.normalized, experts.scale
+    )
+    gate, up = layer.gate_up.reshape(2, experts.count, spec.ffn_size, -1)
+    down = layer.down.reshape(experts.count, spec.hidden_size, -1)
+    y = np.zeros_like(x)
+    for expert in np.unique(ids):
+        tokens, places = np.nonzero(ids == expert)
+        rows = x[tokens]
+        gate_up = np.concatenate([matmul(rows, gate[expert]), matmul(rows, up[expert])], axis=1)
+        out = matmul(_gated(spec, gate_up), down[expert])
+        y[tokens] += out * weights[tokens, places, None]
+    if (shared := layer.shared) is not None:
+        y += feed_forward(spec, shared, x) * sigmoid(matmul(x, shared.router))
+    return y
 
 
 def logits(weights: Weights, x: F32) -> F32:
     """Hidden states (N, hidden) -> logits (N, vocab)."""
-    return matmul(rms_norm(x, weights.output_norm, weights.spec.norm_eps), weights.output)
+    spec = weights.spec
+    y = matmul(rms_norm(x, weights.output_norm, spec.norm_eps), weights.output)
+    if spec.logit_scale != 1:
+        y *= np.float32(spec.logit_scale)
+    return y if spec.logit_cap == 0 else soft_cap(y, spec.logit_cap)
 
 
 def forward(weights: Weights, token_ids: NDArray[np.integer]) -> F32:
@@ -121,7 +162,8 @@ def forward(weights: Weights, token_ids: NDArray[np.integer]) -> F32:
 
     def attend(index: int, q: F32, k: F32, v: F32) -> F32:
         window = spec.layers[index].window
-        return attention(q, k, v, positions, window, spec.attention_scale)
+        scale, cap = spec.attention_scale, spec.attention_cap
+        return attention(q, k, v, positions, window, scale, cap=cap)
 
     tables = layer_rope_tables(weights, len(token_ids))
     x = hidden_states(weights, tables, token_ids.astype(np.int32), positions, attend)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from emberd.errors import ModelLoadError
 from emberd.gguf.dequant import dequantize
+from emberd.gguf.model import LayerTensors, ModelFile, ModelSpec, SharedExpertTensors
 from emberd.gguf.reader import GGUFFile, TensorInfo
-from emberd.gguf.spec import LayerTensors, ModelFile, ModelSpec
 
 F32 = NDArray[np.float32]
 
@@ -26,20 +26,32 @@ _CHUNK = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """One layer's arrays; None where the architecture has none. Matrices are (rows, cols)."""
+class SharedExpert:
+    router: F32  # (1, hidden)
+    gate_up: F32  # (2 shared ffn, hidden)
+    down: F32
 
-    attention_norm: F32  # (hidden,)
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer's arrays; None where the architecture has none. Matrices are (rows, cols).
+
+    Where there is a router, gate_up holds the gates of all experts, then their ups; down those of all experts.
+    """
+
+    attention_norm: F32 | None  # (hidden,)
     qkv: F32  # ((num_heads + 2 num_kv_heads) * head_dim, hidden)
     qkv_bias: F32 | None
-    q_norm: F32 | None  # (head_dim,)
+    q_norm: F32 | None  # (head_dim,), or of all heads
     k_norm: F32 | None
     o: F32  # (hidden, num_heads * head_dim)
     post_attention_norm: F32 | None
-    ffn_norm: F32
+    ffn_norm: F32 | None
     gate_up: F32  # (2 ffn, hidden): gate, then up
     down: F32  # (hidden, ffn)
     post_ffn_norm: F32 | None
+    router: F32 | None = None  # (experts, hidden)
+    shared: SharedExpert | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +65,7 @@ class Weights:
     output: F32  # the token embedding itself where the file ties them
     rope_factors: F32 | None
     nbytes: int  # of all arrays, a shared one counted once
+    long_rope_factors: F32 | None = None
 
 
 def load_weights(model: ModelFile, progress: Callable[[float], None] | None = None) -> Weights:
@@ -63,9 +76,9 @@ def load_weights(model: ModelFile, progress: Callable[[float], None] | None = No
     tensors = model.tensors
     infos = [tensors.token_embedding, tensors.output_norm, tensors.output]
     infos += [info for layer in tensors.layers for info in _present(layer)]
-    if tensors.rope_factors is not None:
-        infos.append(tensors.rope_factors)
-    nbytes = sum({info.name: 4 * prod(info.shape) for info in infos}.values())
+    factors = (tensors.rope_factors, tensors.long_rope_factors)
+    infos += [info for info in factors if info is not None]
+    nbytes = sum({(info.name, info.offset): 4 * prod(info.shape) for info in infos}.values())
     check_memory(model.file.name, nbytes)
     decode = Decoder(model.file, nbytes, progress)
     embedding = decode(tensors.token_embedding)
@@ -78,6 +91,7 @@ def load_weights(model: ModelFile, progress: Callable[[float], None] | None = No
         output=embedding if tied else decode(tensors.output),
         rope_factors=decode.optional(tensors.rope_factors),
         nbytes=nbytes,
+        long_rope_factors=decode.optional(tensors.long_rope_factors),
     )
 
 
@@ -91,25 +105,43 @@ def check_memory(name: str, nbytes: int) -> None:
         )
 
 
-def _present(layer: LayerTensors) -> list[TensorInfo]:
-    values = (getattr(layer, name) for name in layer.__slots__)
-    return [value for value in values if value is not None]
+def _present(tensors: LayerTensors | SharedExpertTensors) -> list[TensorInfo]:
+    found: list[TensorInfo] = []
+    for name in tensors.__slots__:
+        value = getattr(tensors, name)
+        if isinstance(value, SharedExpertTensors):
+            found += _present(value)
+        elif value is not None:
+            found.append(value)
+    return found
 
 
 def _load_layer(decode: Decoder, layer: LayerTensors) -> Layer:
     biases = [bias for bias in (layer.q_bias, layer.k_bias, layer.v_bias) if bias is not None]
     return Layer(
-        attention_norm=decode.vector(layer.attention_norm),
+        attention_norm=decode.optional(layer.attention_norm),
         qkv=decode(layer.q, layer.k, layer.v),
         qkv_bias=np.concatenate([decode.vector(bias) for bias in biases]) if biases else None,
         q_norm=decode.optional(layer.q_norm),
         k_norm=decode.optional(layer.k_norm),
         o=decode(layer.o),
         post_attention_norm=decode.optional(layer.post_attention_norm),
-        ffn_norm=decode.vector(layer.ffn_norm),
+        ffn_norm=decode.optional(layer.ffn_norm),
         gate_up=decode(layer.gate, layer.up),
         down=decode(layer.down),
         post_ffn_norm=decode.optional(layer.post_ffn_norm),
+        router=None if layer.router is None else decode(layer.router),
+        shared=_load_shared(decode, layer.shared),
+    )
+
+
+def _load_shared(decode: Decoder, shared: SharedExpertTensors | None) -> SharedExpert | None:
+    if shared is None:
+        return None
+    return SharedExpert(
+        router=decode(shared.router),
+        gate_up=decode(shared.gate, shared.up),
+        down=decode(shared.down),
     )
 
 

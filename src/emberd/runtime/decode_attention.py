@@ -61,11 +61,12 @@ def attention_decode(
     window: int,
     scale: float,
     splits: int,
+    cap: float = 0.0,
 ) -> list[Dispatch]:
     """Rotation, KV write and attention of one new token a row; y (T, H, hd), or int8 (T, H · hd) if hd % 32 == 0.
 
     Row r's new token is token r and the last of its context. Caches u32 (slots, KVH, hd / 2); block_tables
-    i32 (R, B), context_lens i32 (R,), the new token included; window 0: none; `partial` holds
+    i32 (R, B), context_lens i32 (R,), the new token included; window, cap 0: none; `partial` holds
     `decode_partial_shape` elements. Rows from count (the number of decode rows) on are not touched.
     """
     heads.check(rows, num_heads, num_kv_heads, head_dim)
@@ -94,6 +95,7 @@ def attention_decode(
         head_dim,
         heads_together(num_heads // num_kv_heads, rows * num_kv_heads * splits),
         splits,
+        cap * math.log2(math.e),
         BLOCK_SIZE=block_size,
         **(groups if splits == 1 else {}),
     )
@@ -141,6 +143,7 @@ def _decode_kernel(
     head_dim: int,
     together: int,
     splits: int,
+    cap: float,
     **constants: Constant,
 ) -> tuple[Kernel, int]:
     """`attention_decode`, or `attention_decode_subgroups` where device and heads allow it; heads of a workgroup."""
@@ -151,6 +154,9 @@ def _decode_kernel(
         "HALVES": rotation.pairing == "halves",
         "SPLIT_TOKENS": _SPLIT_TOKENS,
     }
+    includes["score"] = "score_capped" if cap else "score_plain"
+    if cap:
+        constants["CAP"] = cap
     parts = 1 << (-(-head_dim // 8) - 1).bit_length()
     if subgroup is None or head_dim % 8 or rotation.dims % 16 or parts > subgroup:
         includes["heads"] = "heads_normed" if normed else "heads_plain"

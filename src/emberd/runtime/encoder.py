@@ -16,6 +16,7 @@ from ..protocol import FloatArray, IntArray, WorkerInfo, WorkerOptions
 from . import encoder_ops, linear
 from .activations import QuantizedActivations, activations, check_widths
 from .device import Device, Tensor, open_device
+from .device_memory import device_memory
 from .encoder_weights import EncoderWeights, Norm, load_encoder_weights
 from .kernel import Dispatch, Kernels
 from .model import Projection
@@ -229,6 +230,8 @@ class GpuEncoder:
             weight_bytes=weights.nbytes,
             kv_bytes=0,
             load_seconds=time.monotonic() - started,
+            scratch_bytes=max(0, device.allocated_bytes - weights.nbytes),
+            device_memory=device_memory(device.info),
         )
 
     @classmethod

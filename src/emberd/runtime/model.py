@@ -16,9 +16,9 @@ import numpy as np
 
 from ..gguf.dequant import dequantize
 from ..gguf.loaded import loading_note
+from ..gguf.model import ModelFile, ModelSpec, SharedExpertTensors
 from ..gguf.reader import GGUFFile, TensorInfo
-from ..gguf.rope import rope_tables
-from ..gguf.spec import ModelFile, ModelSpec
+from ..gguf.rope import factors_for, layer_rope_tables
 from .activations import check_widths
 from .device import Device, Tensor
 from .weights import Uploads, WeightMatrix, upload_matrix, upload_vector
@@ -39,11 +39,20 @@ class Projection:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedExpert:
+    router: Projection  # one column: the logit of the expert's weight
+    gate_up: Projection
+    down: Projection
+
+
+@dataclass(frozen=True, slots=True)
 class LayerWeights:
-    attention_norm: Tensor
+    """Where there is a router, gate_up and down hold all experts: gates, then ups; one expert below the other."""
+
+    attention_norm: Tensor | None
     qkv: Projection
     o: Projection
-    ffn_norm: Tensor
+    ffn_norm: Tensor | None
     gate_up: Projection
     down: Projection
     cos: Tensor  # (positions, rope_dim / 2)
@@ -52,6 +61,17 @@ class LayerWeights:
     k_norm: Tensor | None
     post_attention_norm: Tensor | None
     post_ffn_norm: Tensor | None
+    router: Projection | None
+    shared: SharedExpert | None
+
+    @property
+    def ffn_readers(self) -> Projection:
+        """All that reads the feed-forward's input."""
+        if self.router is None:
+            return self.gate_up
+        others = () if self.shared is None else (self.shared.router, self.shared.gate_up)
+        found = [m for part in (self.router, self.gate_up, *others) for m in part.matrices]
+        return Projection(tuple(found), (None,) * len(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +98,8 @@ def load_weights(
     spec, tensors = model.spec, model.tensors
     heads = spec.num_heads * spec.head_dim
     check_widths(device, hidden=spec.hidden_size, feed_forward=spec.ffn_size, attended=heads)
+    if spec.experts is not None:
+        check_widths(device, shared_expert=spec.experts.shared_ffn_size)
     loader = Loader(device, model.file, progress)
     ropes = _rope_tensors(device, model, num_positions)
     layers = []
@@ -85,12 +107,12 @@ def load_weights(
         cos, sin = ropes[(layer_spec.rope_base, layer_spec.rope_scale)]
         layers.append(
             LayerWeights(
-                attention_norm=loader.vector(layer.attention_norm),
+                attention_norm=loader.optional(layer.attention_norm),
                 qkv=loader.projection(
                     (layer.q, layer.k, layer.v), (layer.q_bias, layer.k_bias, layer.v_bias)
                 ),
                 o=loader.projection((layer.o,)),
-                ffn_norm=loader.vector(layer.ffn_norm),
+                ffn_norm=loader.optional(layer.ffn_norm),
                 gate_up=loader.projection((layer.gate, layer.up)),
                 down=loader.projection((layer.down,)),
                 cos=cos,
@@ -99,6 +121,8 @@ def load_weights(
                 k_norm=loader.optional(layer.k_norm),
                 post_attention_norm=loader.optional(layer.post_attention_norm),
                 post_ffn_norm=loader.optional(layer.post_ffn_norm),
+                router=None if layer.router is None else loader.projection((layer.router,)),
+                shared=_shared_expert(loader, layer.shared),
             )
         )
     embedding = loader.projection((tensors.token_embedding,))
@@ -113,6 +137,16 @@ def load_weights(
         tuple(layers),
         loader.nbytes,
         loader.uploads,
+    )
+
+
+def _shared_expert(loader: Loader, shared: SharedExpertTensors | None) -> SharedExpert | None:
+    if shared is None:
+        return None
+    return SharedExpert(
+        loader.projection((shared.router,)),
+        loader.projection((shared.gate, shared.up)),
+        loader.projection((shared.down,)),
     )
 
 
@@ -176,13 +210,15 @@ def _rope_tensors(
     device: Device, model: ModelFile, num_positions: int
 ) -> dict[tuple[float, float], tuple[Tensor, Tensor]]:
     """cos and sin tables, one pair for each base and scale that a layer uses."""
+    tensors = model.tensors
+    info = factors_for(model.spec, tensors.rope_factors, tensors.long_rope_factors, num_positions)
     factors = None
-    if (info := model.tensors.rope_factors) is not None:
+    if info is not None:
         factors = dequantize(model.file.rows(info), info.type).reshape(-1)
     made = {}
-    for layer in model.spec.layers:
+    for index, layer in enumerate(model.spec.layers):
         key = (layer.rope_base, layer.rope_scale)
         if key not in made:
-            cos, sin = rope_tables(model.spec.rope_dim, *key, factors, num_positions)
+            cos, sin = layer_rope_tables(model.spec, index, factors, num_positions)
             made[key] = (device.upload(cos), device.upload(sin))
     return made

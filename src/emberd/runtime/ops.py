@@ -58,6 +58,28 @@ def rms_norm_add(
     return kernels.dispatch(kernel, (x, weight, residual), (rows, 1, 1), width=width, eps=eps)
 
 
+def rms_norm_columns(
+    kernels: Kernels, x: Tensor, weight: Tensor, *, rows: int, column: int, eps: float
+) -> Dispatch:
+    """rms_norm · weight (width,), in place, of x[:rows, column : column + width] (T, any width)."""
+    (width,) = weight.shape
+    assert x.shape[0] >= rows and x.shape[1] >= column + width, (x, column, weight)
+    kernel = _reducing(kernels, "rms_norm_columns", _row_lanes(kernels))
+    sizes = {"width": width, "column": column, "row_width": x.shape[1]}
+    return kernels.dispatch(kernel, (x, weight), (rows, 1, 1), eps=eps, **sizes)
+
+
+def finish_logits(
+    kernels: Kernels, logits: Tensor, *, rows: int, scale: float, cap: float
+) -> Dispatch:
+    """logits (rows, V), in place: times `scale`, then cap · tanh(logit / cap) unless cap is 0."""
+    width = logits.shape[1]
+    assert logits.shape[0] >= rows, logits
+    kernel = kernels.get("finish_logits", WG=_LANES)
+    grid = (-(-width // _LANES), rows, 1)
+    return kernels.dispatch(kernel, (logits,), grid, width=width, scale=scale, cap=cap)
+
+
 def silu_mul(
     kernels: Kernels,
     gate_up: Tensor,
@@ -199,6 +221,7 @@ def attention_prefill(
     window: int,
     scale: float,
     tile_size: int,
+    cap: float = 0.0,
 ) -> Dispatch:
     """Causal attention of prefill tokens: q and y (T, H, hd), in tiles of consecutive tokens of one row.
 
@@ -217,11 +240,15 @@ def attention_prefill(
         value_keys //= 2
     kernel = kernels.get(
         "attention_prefill",
-        {"kv": kv_include(kernels.device, head_dim)},
+        {
+            "kv": kv_include(kernels.device, head_dim),
+            "score": "score_capped" if cap else "score_plain",
+        },
         HEAD_DIM=head_dim,
         BQ=tile_size,
         WG=4 * tile_size,
         VALUE_KEYS=max(4, value_keys),
+        **({"CAP": cap} if cap else {}),
     )
     tensors = (q, k_cache, v_cache, block_tables, context_lens, tiles, tile_count, y)
     return kernels.dispatch(

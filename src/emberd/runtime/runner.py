@@ -10,6 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from ..protocol import (
 )
 from . import kv_cache, ops
 from .device import Device, Tensor, open_device
+from .device_memory import device_memory
 from .inputs import BlockTables
 from .kernel import Kernels, run_once
 from .logprobs import COLUMNS, LogprobKernels
@@ -54,6 +56,7 @@ class GpuRunner:
 
     def __init__(self, device: Device, model: ModelFile, options: WorkerOptions) -> None:
         self._started = time.monotonic()
+        options = replace(options, max_sequences=_max_sequences(device, model, options))
         self._device, self._model, self._options = device, model, options
         self.block_size = kv_cache.BLOCK_SIZE
         self.max_sequences = options.max_sequences
@@ -131,6 +134,8 @@ class GpuRunner:
             kv_bytes=self._cache.nbytes,
             load_seconds=time.monotonic() - self._started,
             tuned_products=table.num_tuned,
+            scratch_bytes=max(0, device.allocated_bytes - weights.nbytes - self._cache.nbytes),
+            device_memory=device_memory(device.info),
         )
 
     def info(self) -> WorkerInfo:
@@ -250,6 +255,18 @@ class GpuRunner:
         self._model.file.close()
 
 
+def _max_sequences(device: Device, model: ModelFile, options: WorkerOptions) -> int:
+    """As many as were asked for, or as one binding holds the logits of."""
+    row_bytes = 4 * model.spec.vocab_size
+    most = max(1, device.max_binding_bytes // row_bytes)
+    if most < options.max_sequences:
+        logger.info(
+            "sequences at a time lowered to %d: logits of one take %d bytes, a binding of %s has %d",
+            *(most, row_bytes, device.name, device.max_binding_bytes),
+        )
+    return min(most, options.max_sequences)
+
+
 def _size_kv(device: Device, model: ModelFile, options: WorkerOptions) -> tuple[int, int]:
     """(number of blocks, context length): the memory asked for, the binding limit, the context.
 
@@ -257,6 +274,8 @@ def _size_kv(device: Device, model: ModelFile, options: WorkerOptions) -> tuple[
     """
     spec, block = model.spec, kv_cache.BLOCK_SIZE
     budget = options.kv_memory or DEFAULT_KV_BYTES[device.info.is_software]
+    if options.kv_limit is not None:
+        budget = min(budget, options.kv_limit)
     most = kv_cache.max_blocks_per_binding(device, spec)
     blocks = min(budget // kv_cache.bytes_per_block(spec), most)
     wanted = options.context_length or min(spec.context_length, DEFAULT_CONTEXT)
@@ -266,7 +285,7 @@ def _size_kv(device: Device, model: ModelFile, options: WorkerOptions) -> tuple[
         need = -(-wanted // block) * kv_cache.bytes_per_block(spec)
         raise ModelLoadError(
             f"a context of {wanted} tokens needs {need} bytes of KV cache; {budget} bytes are allowed "
-            f"(--kv-memory) and one binding of {device.name} holds {most * block} tokens"
+            f"(--kv-memory, --memory) and one binding of {device.name} holds {most * block} tokens"
         )
     if context < wanted:
         logger.info("context lowered to %d tokens, which is what %d bytes hold", context, budget)

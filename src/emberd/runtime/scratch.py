@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 
-from ..gguf.spec import ModelSpec
+from ..gguf.model import ModelSpec
 from . import decode_attention
 from .activations import activations
 from .device import Device, Tensor
+from .experts import group_words
 from .model import ModelWeights
 
 
@@ -34,13 +35,34 @@ class Scratch:
         self.attended = device.empty(self.q.shape, label="attended")
         self.attended_q8 = activations(device, max_tokens, heads)
         self.partial = device.empty((_partial_elements(device, spec, max_rows),), label="partial")
-        self.gate_up = device.empty((max_tokens, 2 * spec.ffn_size), label="gate_up")
-        self.activated = device.empty((max_tokens, spec.ffn_size), label="activated")
-        self.activated_q8 = activations(device, max_tokens, spec.ffn_size)
+        dense = spec.ffn_size if spec.experts is None else max(32, spec.experts.shared_ffn_size)
+        self.gate_up = device.empty((max_tokens, 2 * dense), label="gate_up")
+        self.activated = device.empty((max_tokens, dense), label="activated")
+        self.activated_q8 = activations(device, max_tokens, dense)
+        self.experts = None if spec.experts is None else ExpertScratch(device, spec, max_tokens)
         self.projected = device.empty((max_tokens, width), label="projected")
         self.last_normed = device.empty((max_rows, width), label="last normed")
         self.last_normed_q8 = activations(device, max_rows, width)
         self.logits = device.empty((max_rows, spec.vocab_size), label="logits")
+
+
+class ExpertScratch:
+    """Activations of a mixture of experts; a pair is a token and one of its experts."""
+
+    def __init__(self, device: Device, spec: ModelSpec, max_tokens: int) -> None:
+        assert spec.experts is not None
+        count, used = spec.experts.count, spec.experts.used
+        pairs, ffn = max_tokens * used, spec.ffn_size
+        words = max(group_words(n * used, count) for n in range(1, max_tokens + 1))
+        self.logits = device.empty((max_tokens, count), label="router logits")
+        self.ids = device.empty((max_tokens, used), "u32", "experts")
+        self.weights = device.empty((max_tokens, used), label="expert weights")
+        self.groups = device.empty((words,), "u32", "expert groups")
+        self.gate_up = device.empty((pairs, 2 * ffn), label="experts' gate_up")
+        self.activated = device.empty((pairs, ffn), label="experts' activated")
+        self.activated_q8 = activations(device, pairs, ffn)
+        self.out = device.empty((pairs, spec.hidden_size), label="experts' output")
+        self.shared_gates = device.empty((max_tokens, 1), label="shared expert's gates")
 
 
 def _partial_elements(device: Device, spec: ModelSpec, max_rows: int) -> int:

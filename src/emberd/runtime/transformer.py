@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from . import decode_attention, linear, ops
 from .activations import QUANT_RUN, QuantizedActivations
 from .device import Tensor
+from .experts import add_experts, expert_matvec, group_experts, top_experts
 from .inputs import StepInputs
 from .kernel import Dispatch, Kernels
 from .kv_cache import KVCache
 from .linear import LinearTable
 from .matvec import can_fuse_gate_up, can_fuse_output, gate_up_quantize, output_quantize
-from .model import LayerWeights, ModelWeights, Projection
+from .model import LayerWeights, ModelWeights, Projection, SharedExpert
 from .scratch import Scratch, first_rows, flat
 
 
@@ -74,6 +75,7 @@ class Transformer:
         ahead, first = self._q8(self.scratch.next_input, rows), weights.layers[0]
         ready = (  # whether the step before left the next norm's input
             ahead.group == 16
+            and first.attention_norm is not None
             and weights.token_embedding.is_quantized
             and all(matrix.is_quantized for matrix in first.qkv.matrices)
         )
@@ -86,7 +88,7 @@ class Transformer:
             hidden,
             rows=rows,
             scale=spec.embedding_scale,
-            ahead=(first.attention_norm, ahead) if ready else None,
+            ahead=(first.attention_norm, ahead) if ready and first.attention_norm else None,
         )
         head = (weights.output_norm, weights.output) if self.head_is_ahead(shape) else None
         for index, layer in enumerate(weights.layers):
@@ -98,11 +100,15 @@ class Transformer:
                 layer.o,
                 attended,
                 layer.post_attention_norm,
-                (layer.ffn_norm, layer.gate_up),
+                (layer.ffn_norm, layer.ffn_readers),
                 inputs,
                 rows,
             )
-            normed = self._norm(steps, layer.ffn_norm, layer.gate_up, rows, ready)
+            normed = self._norm(steps, layer.ffn_norm, layer.ffn_readers, rows, ready)
+            if layer.router is not None:
+                self._mixture(steps, layer, layer.router, normed, inputs, rows)
+                ready = False
+                continue
             activated = self._gate_up(steps, layer, normed, inputs, rows)
             ready = self._output(
                 steps,
@@ -120,6 +126,7 @@ class Transformer:
         last = self.weights.layers[-1]
         return (
             last.post_ffn_norm is None
+            and last.router is None
             and all(matrix.is_quantized for matrix in self.weights.output.matrices)
             and can_fuse_output(self.table.matvec, last.down.matrices[0], shape.tokens)
         )
@@ -136,26 +143,44 @@ class Transformer:
             left = self._q8(scratch.next_input, after.tokens)
             given = Input(first_rows(scratch.last_normed, rows), replace(left, rows=hidden_rows))
             logits = first_rows(scratch.logits, rows)
-            return self._project(weights.output, given, [(logits, 0)], count, rows)
+            steps = self._project(weights.output, given, [(logits, 0)], count, rows)
+            return steps + self._finish(logits, rows)
         last = Input(first_rows(scratch.last_normed, rows), self._q8(scratch.last_normed_q8, rows))
         steps = self._norm_rows(
             scratch.hidden, weights.output_norm, last, weights.output, rows, hidden_rows
         )
         logits = first_rows(scratch.logits, rows)
-        return steps + self._project(weights.output, last, [(logits, 0)], count, rows)
+        steps += self._project(weights.output, last, [(logits, 0)], count, rows)
+        return steps + self._finish(logits, rows)
+
+    def _finish(self, logits: Tensor, rows: int) -> list[Dispatch]:
+        scale, cap = self.weights.spec.logit_scale, self.weights.spec.logit_cap
+        if scale == 1 and cap == 0:
+            return []
+        return [ops.finish_logits(self.kernels, logits, rows=rows, scale=scale, cap=cap)]
 
     def _norm(
-        self, steps: list[Dispatch], weight: Tensor, reader: Projection, rows: int, ready: bool
+        self,
+        steps: list[Dispatch],
+        weight: Tensor | None,
+        reader: Projection,
+        rows: int,
+        ready: bool,
     ) -> Input:
-        """RMS norm of the hidden states for `reader`: its 1 / rms is left to that where `ready`."""
+        """RMS norm of the hidden states for `reader`: its 1 / rms is left to that where `ready`. None: as they are."""
         scratch = self.scratch
         floats = first_rows(scratch.normed, rows)
         if ready:
             return Input(floats, self._q8(scratch.next_input, rows))
         out = Input(floats, self._q8(scratch.normed_q8, rows))
         hidden = first_rows(scratch.hidden, rows)
-        steps += self._norm_rows(hidden, weight, out, reader, rows)
-        return out
+        if weight is not None:
+            steps += self._norm_rows(hidden, weight, out, reader, rows)
+            return out
+        if any(matrix.is_quantized for matrix in reader.matrices):
+            sizes = {"rows": rows, "width": hidden.shape[1]}
+            steps.append(linear.quantize_q8(self.kernels, hidden, out.q8, **sizes))
+        return Input(hidden, out.q8)
 
     def _norm_rows(
         self,
@@ -205,6 +230,16 @@ class Transformer:
             outputs[-1] = (v, 0)
             heads = ops.Heads(qkv, v, 0)
         steps += self._project(layer.qkv, normed, outputs, inputs["num_tokens"], rows)
+        if spec.whole_qk_norm:
+            at = 0
+            for weight in (layer.q_norm, layer.k_norm):
+                assert weight is not None
+                steps.append(
+                    ops.rms_norm_columns(
+                        self.kernels, qkv, weight, rows=rows, column=at, eps=spec.norm_eps
+                    )
+                )
+                at += weight.shape[0]
 
         attended = first_rows(scratch.attended, rows)
         out = Input(flat(attended), self._q8(scratch.attended_q8, rows))
@@ -246,6 +281,7 @@ class Transformer:
             block_size=self.cache.block_size,
             window=self.weights.spec.layers[index].window,
             scale=self.weights.spec.attention_scale,
+            cap=self.weights.spec.attention_cap,
             **self._head_sizes,
         )
 
@@ -285,6 +321,7 @@ class Transformer:
                 block_size=self.cache.block_size,
                 window=self.weights.spec.layers[index].window,
                 scale=self.weights.spec.attention_scale,
+                cap=self.weights.spec.attention_cap,
                 **self._head_sizes,
             ),
         ]
@@ -305,15 +342,101 @@ class Transformer:
             layer.sin,
             spec.rope_dim,
             spec.rope_pairing,
-            layer.q_norm,
-            layer.k_norm,
+            None if spec.whole_qk_norm else layer.q_norm,
+            None if spec.whole_qk_norm else layer.k_norm,
             spec.norm_eps,
         )
+
+    def _mixture(
+        self,
+        steps: list[Dispatch],
+        layer: LayerWeights,
+        router: Projection,
+        normed: Input,
+        inputs: StepInputs,
+        rows: int,
+    ) -> None:
+        """Each token's experts and the shared one, added to the residual."""
+        spec, count = self.weights.spec, inputs["num_tokens"]
+        shared = None
+        if layer.shared is not None and self.scratch.experts is not None:
+            gates = first_rows(self.scratch.experts.shared_gates, rows)
+            projected = first_rows(self.scratch.projected, rows)
+            steps += self._project(layer.shared.router, normed, [(gates, 0)], count, rows)
+            activated = self._gate_up(steps, layer.shared, normed, inputs, rows)
+            steps += self._project(layer.shared.down, activated, [(projected, 0)], count, rows)
+            shared = projected, gates
+        assert spec.experts is not None and self.scratch.experts is not None
+        used, experts, scratch = spec.experts.used, spec.experts.count, self.scratch.experts
+        logits = first_rows(scratch.logits, rows)
+        ids, weights = first_rows(scratch.ids, rows), first_rows(scratch.weights, rows)
+        steps += self._project(router, normed, [(logits, 0)], count, rows)
+        steps.append(
+            top_experts(
+                self.kernels,
+                logits,
+                count,
+                ids,
+                weights,
+                rows=rows,
+                normalized=spec.experts.normalized,
+                scale=spec.experts.scale,
+            )
+        )
+        steps.append(group_experts(self.kernels, ids, count, scratch.groups, experts=experts))
+
+        pairs, groups = rows * used, scratch.groups
+        gate_up, out = first_rows(scratch.gate_up, pairs), first_rows(scratch.out, pairs)
+        activated = Input(
+            first_rows(scratch.activated, pairs), self._q8(scratch.activated_q8, pairs)
+        )
+        sizes = {"pairs": pairs, "experts": experts}
+        matrices = layer.gate_up.matrices
+        for place in (0, 1):  # gate, up
+            matrix = matrices[min(place, len(matrices) - 1)]
+            steps += expert_matvec(
+                self.kernels,
+                matrix,
+                normed.q8 if matrix.is_quantized else normed.floats,
+                groups,
+                gate_up,
+                expert_rows=spec.ffn_size,
+                pairs_a_row=used,
+                base=place * experts * spec.ffn_size if len(matrices) == 1 else 0,
+                column=place * spec.ffn_size,
+                **sizes,
+            )
+        steps.append(self._activate(gate_up, activated, layer.down, pairs, spec.ffn_size))
+        (down,) = layer.down.matrices
+        steps += expert_matvec(
+            self.kernels,
+            down,
+            activated.q8 if down.is_quantized else activated.floats,
+            groups,
+            out,
+            expert_rows=spec.hidden_size,
+            pairs_a_row=1,
+            **sizes,
+        )
+        hidden = first_rows(self.scratch.hidden, rows)
+        steps.append(add_experts(self.kernels, out, weights, shared, count, hidden))
+
+    def _activate(
+        self, gate_up: Tensor, out: Input, reader: Projection, rows: int, width: int
+    ) -> Dispatch:
+        """activation(gate) · up in the form that `reader` takes."""
+        sizes = {"rows": rows, "width": width}
+        activation = self.weights.spec.activation
+        if reader.matrices[0].is_quantized:
+            return linear.silu_mul_quantize(
+                self.kernels, gate_up, out.q8, activation=activation, **sizes
+            )
+        return ops.silu_mul(self.kernels, gate_up, out.floats, activation=activation, **sizes)
 
     def _gate_up(
         self,
         steps: list[Dispatch],
-        layer: LayerWeights,
+        layer: LayerWeights | SharedExpert,
         normed: Input,
         inputs: StepInputs,
         rows: int,
@@ -341,17 +464,7 @@ class Transformer:
         gate_up = first_rows(scratch.gate_up, rows)
         outputs = [(gate_up, 0), (gate_up, matrix.rows)][: len(layer.gate_up.matrices)]
         steps += self._project(layer.gate_up, normed, outputs, count, rows)
-        sizes = {"rows": rows, "width": spec.ffn_size}
-        if quantize:
-            steps.append(
-                linear.silu_mul_quantize(
-                    self.kernels, gate_up, out.q8, activation=activation, **sizes
-                )
-            )
-        else:
-            steps.append(
-                ops.silu_mul(self.kernels, gate_up, out.floats, activation=activation, **sizes)
-            )
+        steps.append(self._activate(gate_up, out, layer.down, rows, gate_up.shape[1] // 2))
         return out
 
     def _project(
@@ -387,7 +500,7 @@ class Transformer:
         projection: Projection,
         x: Input,
         post_norm: Tensor | None,
-        following: tuple[Tensor, Projection] | None,
+        following: tuple[Tensor | None, Projection] | None,
         inputs: StepInputs,
         rows: int,
     ) -> bool:
@@ -410,6 +523,7 @@ class Transformer:
         matrix = projection.matrices[0]
         if (
             following is None
+            or following[0] is None
             or not all(reader.is_quantized for reader in following[1].matrices)
             or not can_fuse_output(self.table.matvec, matrix, rows)
         ):

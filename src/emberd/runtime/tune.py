@@ -115,11 +115,16 @@ def _uses(
         for matrix in layer.qkv.matrices:
             yield plain, matrix, False
         adds = layer.post_attention_norm is None
-        for matrix in (*layer.o.matrices, *layer.down.matrices):
+        dense = layer if layer.router is None else layer.shared  # experts have kernels of their own
+        down = () if dense is None else dense.down.matrices
+        gate_up = () if dense is None else dense.gate_up.matrices
+        for matrix in (*layer.o.matrices, *(down if dense is layer else ())):
             fused = adds and can_fuse_output(rules.matvec, matrix, tokens)
             yield ("output", matrix, False) if fused else (plain, matrix, adds)
-        whole = len(layer.gate_up.matrices) == 1
-        for matrix in layer.gate_up.matrices:
+        for matrix in () if dense is layer else down:
+            yield plain, matrix, False
+        whole = len(gate_up) == 1
+        for matrix in gate_up:
             fused = whole and can_fuse_gate_up(rules.matvec, matrix, tokens)
             yield ("gate_up" if fused else plain), matrix, False
     for matrix in weights.output.matrices if tokens <= max_rows else ():

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..gguf.dequant import dequantize
 from ..gguf.reader import TensorInfo
-from ..gguf.rope import rope_tables
+from ..gguf.rope import factors_for, layer_rope_tables
 from ..gguf.spec import ModelFile
 from ..reference import ops as reference
 from ..runtime import decode_attention, ops
@@ -102,10 +102,12 @@ class _Rotation:
     @classmethod
     def of_layer(cls, model: ModelFile, index: int) -> _Rotation:
         spec, layer = model.spec, model.tensors.layers[index]
-        base, scale = spec.layers[index].rope_base, spec.layers[index].rope_scale
-        factors = _vector(model, model.tensors.rope_factors)
-        cos, sin = rope_tables(spec.rope_dim, base, scale, factors, POSITIONS)
-        norms = (_vector(model, layer.q_norm), _vector(model, layer.k_norm))
+        tensors = model.tensors
+        factors = factors_for(spec, tensors.rope_factors, tensors.long_rope_factors, POSITIONS)
+        cos, sin = layer_rope_tables(spec, index, _vector(model, factors), POSITIONS)
+        norms: tuple[F32 | None, F32 | None] = (None, None)
+        if not spec.whole_qk_norm:
+            norms = (_vector(model, layer.q_norm), _vector(model, layer.k_norm))
         return cls(cos, sin, spec.rope_pairing, *norms, spec.norm_eps)
 
     def upload(self, bench: Workbench, model: ModelFile) -> ops.Rotation:
@@ -222,6 +224,7 @@ def _check_decode(
             window=window,
             scale=spec.attention_scale,
             splits=splits,
+            cap=spec.attention_cap,
         )
         outputs = (paged.key_words, paged.value_words)
         if form == "int8":
@@ -250,6 +253,7 @@ def _check_decode(
             BLOCK_SIZE,
             window,
             spec.attention_scale,
+            spec.attention_cap,
         )
         if form == "float":
             return found, expected
@@ -296,6 +300,7 @@ def _check_prefill(bench: Workbench, model: ModelFile, context: int, window: int
             window=window,
             scale=spec.attention_scale,
             tile_size=tile_size,
+            cap=spec.attention_cap,
         )
         expected = reference.paged_attention(
             q,
@@ -307,6 +312,7 @@ def _check_prefill(bench: Workbench, model: ModelFile, context: int, window: int
             BLOCK_SIZE,
             window,
             spec.attention_scale,
+            spec.attention_cap,
         )
         return bench.run(step, y)[0], expected
 

@@ -49,7 +49,7 @@ def check_kernels(device: Device, path: Path) -> Iterator[Check]:
 def check_norms(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     """The norms ahead of projections, in the forms that these read."""
     spec, layer = model.spec, model.tensors.layers[0]
-    weight = _vector(model, layer.attention_norm)
+    weight = _vector(model, layer.attention_norm or model.tensors.output_norm)
     shape = f"{TOKENS}×{spec.hidden_size}"
     sizes = {"rows": TOKENS, "width": spec.hidden_size}
     all_rows = bench.normal(TOKENS + 2, spec.hidden_size) * np.float32(3)

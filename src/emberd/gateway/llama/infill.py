@@ -41,7 +41,7 @@ async def infill(request: Request) -> Response:
         form = plain_form(constraint, model.tokenizer)
         return PromptIds((ids,), param="input_prefix", form=form)
 
-    wish = Wish(body.sampling(), DEFAULTS, body.stops())
+    wish = Wish(body.sampling(), DEFAULTS, body.stops(), cache_salt=body.salt())
     start = service.start(
         request_id_of(request), name, body.keep_alive_seconds(), wish, read_prompts
     )

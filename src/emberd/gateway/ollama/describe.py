@@ -13,6 +13,7 @@ from typing import Any
 from ...config import Config
 from ...models.facts import sampling_hints
 from ...models.loaded import LoadedModel
+from ...models.memory import taken
 from ...models.modelfile import format_modelfile, parameter_lines
 from ...models.names import split_tag
 from ...models.recipe import Recipe
@@ -57,7 +58,7 @@ def list_item(stored: StoredModel, config: Config) -> Json:
 
 
 def running_item(model: LoadedModel) -> Json:
-    size = model.info.weight_bytes + model.info.kv_bytes
+    size = taken(model.info)
     return {
         "name": model.name,
         "model": model.name,
@@ -70,6 +71,11 @@ def running_item(model: LoadedModel) -> Json:
         "emberd": {
             "device": model.info.device,
             "active": model.active,
+            "memory": {  # bytes, measured; together they are `size`
+                "weights": model.info.weight_bytes,
+                "kv": model.info.kv_bytes,
+                "scratch": model.info.scratch_bytes,
+            },
             "blocks": model.info.num_blocks,
             "blocks_free": model.worker.stats.num_free_blocks,
         },

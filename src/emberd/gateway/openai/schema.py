@@ -10,6 +10,7 @@ from ...errors import BadRequestError, NotSupportedError
 from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole
 from ..logprobs import MAX_TOP, read_bias
 from ..ollama.schema import Options
+from ..reuse import ReuseFields
 from ..sampling import MAX_PENALTY_WINDOW, Sampling, filled
 from .constraints import ConstraintFields
 
@@ -23,7 +24,7 @@ class StreamOptions(Schema):
     include_usage: Flag | None = None
 
 
-class SamplingFields(Schema):
+class SamplingFields(ReuseFields):
     """What both generating routes take."""
 
     model: Text

@@ -47,6 +47,7 @@ async def start(
         context_param,
         prompt_logprobs=prompt_logprobs,
         tell_end=tell_end,
+        cache_salt=body.salt(),
     )
     work = service_of(request).start(
         request_id_of(request), body.model, keep_alive, wish, read_prompts

@@ -53,6 +53,17 @@ STRING_FORMATS = frozenset(
         "uuid",
     }
 )
+_YEAR = r"(?:[1-9]\d{3}|0[1-9]\d{2}|00[1-9]\d|000[1-9])"
+_LEAP_YEAR = r"(?:\d{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
+_DAY = rf"(?:{_YEAR}-(?:\d[013-9]-|1[0-2]-|02-(?:[01]|2[0-8]))|{_LEAP_YEAR}-02-29)"
+STRICTER_FORMATS = {
+    "date": f"^{_DAY}",
+    "date-time": rf"^{_DAY}[^:]*:\d{{2}}:[0-5]",
+    "time": r"^\d{2}:\d{2}:[0-5]",
+}
+"""Beside llguidance's formats, which have a year 0, February 29 in every year and leap seconds at any time: most
+readers have none of them."""
+
 LARGEST = (1 << 53) - 1
 """Whole numbers up to here are kept apart by llguidance."""
 

@@ -7,14 +7,22 @@ written: blanks are bounded, and no character has two spellings, or a key could 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from llguidance import LLMatcher
 
 from ...errors import BadRequestError
-from .keywords import ANNOTATIONS, CHECKS, INTEGER_RANGES, STRING_FORMATS, TYPES, KeywordError
+from .keywords import (
+    ANNOTATIONS,
+    CHECKS,
+    INTEGER_RANGES,
+    STRICTER_FORMATS,
+    STRING_FORMATS,
+    TYPES,
+    KeywordError,
+)
 from .satisfiable import is_finite, options_disjoint
 
 Json = dict[str, Any]
@@ -147,6 +155,8 @@ class _Walk:
         types = [types] if isinstance(types, str) else types
         if name in STRING_FORMATS:
             self._num_patterns += 1
+            if name in STRICTER_FORMATS:
+                result.setdefault("allOf", []).append({"pattern": STRICTER_FORMATS[name]})
         elif "string" in types:
             known = ", ".join(sorted(STRING_FORMATS))
             raise refused(f"{path}.format", f"'{name:.64}' cannot be enforced; known are {known}")
@@ -240,8 +250,7 @@ def resolved(root: Any, reference: str) -> Any:
         return _NOTHING
     node = root
     for part in reference[2:].split("/"):
-        part = re.sub("%([0-9A-Fa-f]{2})", lambda match: chr(int(match[1], 16)), part)
-        part = part.replace("~1", "/").replace("~0", "~")
+        part = unquote(part).replace("~1", "/").replace("~0", "~")
         if isinstance(node, Mapping) and part in node:
             node = node[part]
         elif isinstance(node, list) and part.isdecimal() and int(part[:9]) < len(node):

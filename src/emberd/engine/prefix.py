@@ -1,0 +1,113 @@
+"""Which block holds which prefix: full blocks, found by a key that names every token up to their end.
+
+A key is a chain of digests, so equal keys mean equal prefixes and one lookup a block finds the longest. The cache is
+one worker's, so one model's. It counts no references: that is the BlockManager's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable
+
+Key = bytes
+
+
+class BlockKeys:
+    """The keys of a sequence's full blocks, made when they are asked for. `token_ids` is its live list."""
+
+    __slots__ = ("_block_size", "_keys", "_root", "_token_ids")
+
+    def __init__(self, token_ids: list[int], block_size: int, salt: str) -> None:
+        self._token_ids, self._block_size = token_ids, block_size
+        self._root = hashlib.blake2b(salt.encode(), digest_size=16).digest()
+        self._keys: list[Key] = []
+
+    def first(self, count: int) -> list[Key]:
+        """Those of the first `count` blocks, whose tokens are all known."""
+        assert count * self._block_size <= len(self._token_ids)
+        for place in range(len(self._keys), count):
+            start = place * self._block_size
+            tokens = array("i", self._token_ids[start : start + self._block_size])
+            before = self._keys[-1] if self._keys else self._root
+            digest = hashlib.blake2b(before + tokens.tobytes(), digest_size=16)
+            self._keys.append(digest.digest())
+        return self._keys[:count]
+
+
+class PrefixCache:
+    """Blocks by key, and those that no sequence holds in the order in which they go.
+
+    Whoever holds a block holds the one before it too, and lets go of the last first. So of idle blocks the oldest
+    is always a leaf: what goes never leaves a block behind that can no longer be found.
+    """
+
+    def __init__(self) -> None:
+        self._block_of: dict[Key, int] = {}
+        self._key_of: dict[
+            int, tuple[Key, Key | None]
+        ] = {}  # its own and that of the block before it
+        self._idle: OrderedDict[int, None] = OrderedDict()
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._key_of
+
+    def __len__(self) -> int:
+        return len(self._key_of)
+
+    @property
+    def num_idle(self) -> int:
+        return len(self._idle)
+
+    def is_idle(self, block: int) -> bool:
+        return block in self._idle
+
+    def find(self, keys: Iterable[Key]) -> list[int]:
+        """The blocks of the first keys, up to one that is not there."""
+        found = []
+        for key in keys:
+            block = self._block_of.get(key)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def get(self, key: Key) -> int | None:
+        return self._block_of.get(key)
+
+    def put(self, key: Key, parent: Key | None, block: int) -> None:
+        assert key not in self._block_of and block not in self._key_of
+        assert parent is None or parent in self._block_of
+        self._block_of[key] = block
+        self._key_of[block] = key, parent
+
+    def rest(self, block: int) -> None:
+        """Nobody holds `block` any more."""
+        self._idle[block] = None
+
+    def wake(self, block: int) -> None:
+        """Somebody holds `block` again."""
+        del self._idle[block]
+
+    def evict(self) -> int:
+        """Forget the idle block that was let go first; it may be written again."""
+        block, _ = self._idle.popitem(last=False)
+        key, _ = self._key_of.pop(block)
+        del self._block_of[key]
+        return block
+
+    def check_integrity(self) -> None:
+        """AssertionError tells what is off."""
+        assert self._block_of == {key: block for block, (key, _) in self._key_of.items()}, (
+            "keys and blocks disagree"
+        )
+        assert self._idle.keys() <= self._key_of.keys(), "an idle block has no key"
+        for block, (_, parent) in self._key_of.items():
+            if parent is None:
+                continue
+            assert parent in self._block_of, f"block {block} can no longer be found"
+            before = self._block_of[parent]
+            assert block in self._idle or before not in self._idle, (
+                f"block {block} is held and {before} before it is not"
+            )

@@ -1,0 +1,76 @@
+"""What metadata does not tell: it is fixed by the architecture's name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Presence = Literal["none", "optional", "required"]
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    rope_pairing: Literal["adjacent", "halves"]
+    activation: Literal["silu", "gelu"] = "silu"
+    qkv_bias: Presence = "none"
+    qk_norm: bool = False
+    whole_qk_norm: bool = False  # over all heads together
+    pre_norms: bool = True
+    post_norms: bool = False
+    rope_factors: bool = False
+    long_rope_factors: bool = False
+    scaled_embedding: bool = False
+    sliding_window: bool = False
+    window_period: int = 1  # the last layer of each period sees everything; 1: all have the window
+    local_rope_base: float | None = None  # of layers with a window; None: the model's own
+    unrotated_period: int = 0  # the last layer of each period does not rotate; 0: all do
+    fused: bool = False  # q, k and v are one tensor, and so are gate and up
+    multipliers: bool = False  # of embedding, residual, attention, logits, in the metadata
+    soft_caps: bool = False
+    wide_layers: int = 0  # with so many layers, attention is scaled by hidden size / heads
+    experts: Presence = "none"
+    experts_normalized: bool = True
+    shared_expert: bool = False
+
+
+ARCHITECTURES = {
+    "llama": Architecture("adjacent", qkv_bias="optional", rope_factors=True, experts="optional"),
+    "qwen2": Architecture("halves", qkv_bias="required"),
+    "qwen2moe": Architecture(
+        "halves",
+        qkv_bias="required",
+        experts="required",
+        experts_normalized=False,
+        shared_expert=True,
+    ),
+    "qwen3": Architecture("halves", qk_norm=True),
+    "qwen3moe": Architecture("halves", qk_norm=True, experts="required"),
+    "gemma": Architecture("halves", activation="gelu", scaled_embedding=True),
+    "gemma2": Architecture(
+        "halves",
+        activation="gelu",
+        post_norms=True,
+        scaled_embedding=True,
+        sliding_window=True,
+        window_period=2,
+        soft_caps=True,
+        wide_layers=46,  # 27B
+    ),
+    "gemma3": Architecture(
+        "halves",
+        activation="gelu",
+        qk_norm=True,
+        post_norms=True,
+        scaled_embedding=True,
+        sliding_window=True,
+        window_period=6,
+        local_rope_base=10000.0,
+        wide_layers=62,  # 27B; gemma_pytorch config.py, query_pre_attn_scalar
+    ),
+    "phi3": Architecture("halves", fused=True, sliding_window=True, long_rope_factors=True),
+    "smollm3": Architecture("adjacent", qkv_bias="optional", unrotated_period=4),
+    "granite": Architecture("adjacent", qkv_bias="optional", rope_factors=True, multipliers=True),
+    "olmo2": Architecture(
+        "halves", qk_norm=True, whole_qk_norm=True, pre_norms=False, post_norms=True
+    ),
+}

@@ -1,0 +1,87 @@
+"""What loading a model takes, told from its header, and what loaded models take.
+
+Estimates are for deciding what may be loaded beside what; a worker measures what it took.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..config import Config
+from ..protocol import WorkerInfo
+from .facts import ModelFacts
+from .loaded import LoadedModel
+
+DEVICE_SHARE = 0.85
+"""Of the device's memory, what loaded models may take where the settings say nothing: other programs use some."""
+
+LEAST_CONTEXT = 2048
+"""Tokens below which a model is of little use: it then waits for room, unless a smaller context was asked for."""
+
+_KV_BYTES = {"gpu": 2, "cpu": 4}  # of one value
+_CONTEXT = {"gpu": 32768, "cpu": 8192}  # served where none is asked for
+_MOST_KV = 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Bytes. With less than `least` a model is not loaded, beyond `most` it takes nothing."""
+
+    fixed: int  # weights and activations
+    kv_least: int
+    kv_wanted: int  # one sequence of the whole context
+    kv_most: int
+
+    @property
+    def least(self) -> int:
+        return self.fixed + self.kv_least
+
+    @property
+    def wanted(self) -> int:
+        return self.fixed + self.kv_wanted
+
+    @property
+    def most(self) -> int:
+        return self.fixed + self.kv_most
+
+
+def need_of(facts: ModelFacts, config: Config, kind: Literal["gpu", "cpu"]) -> Need:
+    """What the model takes on such a device. The CPU device holds everything as float32."""
+    weights = 4 * facts.num_parameters if kind == "cpu" else facts.weight_bytes
+    tokens, rows = config.max_batch_tokens, config.max_sequences
+    scratch = 4 * (tokens * facts.step_values + rows * facts.vocab_size) if kind == "gpu" else 0
+    token = facts.kv_values * _KV_BYTES[kind]
+    context = min(config.ctx or _CONTEXT[kind], facts.context_length)
+    whole = context * token
+    if config.kv_memory is not None:
+        given = min(config.kv_memory, rows * whole)
+        return Need(weights + scratch, given, given, given)
+    wanted = whole if config.ctx else min(whole, _MOST_KV)
+    least = whole if config.ctx else min(wanted, LEAST_CONTEXT * token)
+    return Need(weights + scratch, least, wanted, max(wanted, min(rows * whole, _MOST_KV)))
+
+
+def taken(info: WorkerInfo) -> int:
+    """Bytes that a loaded model takes, as its worker measured them."""
+    return info.weight_bytes + info.kv_bytes + info.scratch_bytes
+
+
+def next_to_leave(groups: Collection[Sequence[LoadedModel]]) -> Sequence[LoadedModel] | None:
+    """Of models, each with those that share its worker: the least recently used, those kept for ever last."""
+
+    def order(models: Sequence[LoadedModel]) -> tuple[bool, object]:
+        stays = any(math.isinf(model.keep_alive) for model in models)
+        return stays, max(model.last_used for model in models)
+
+    return min(groups, key=order, default=None)
+
+
+def gib(nbytes: int) -> str:
+    """ "1.5 GiB"; small sizes in MiB or KiB."""
+    for shift, unit in ((30, "GiB"), (20, "MiB")):
+        if nbytes >= 1 << shift:
+            return f"{nbytes / (1 << shift):.1f} {unit}"
+    return f"{nbytes / 1024:.1f} KiB"

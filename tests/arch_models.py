@@ -1,0 +1,148 @@
+"""Tiny random models, one for each architecture and for each way its files may differ; what the tests run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType
+
+from tiny_gguf import Tensor, random_model, random_rows
+
+WIDTH, FFN, HEADS, KV_HEADS, HEAD_DIM, LAYERS = 128, 96, 4, 2, 32, 4
+EXPERTS, USED, SHARED_FFN = 6, 2, 64
+YARN = {
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 4.0,
+    "rope.scaling.original_context_length": 64,
+}
+MULTIPLIERS = {
+    "embedding_scale": 6.0,
+    "residual_scale": 0.3,
+    "attention.scale": 0.05,
+    "logit_scale": 4.0,
+}
+SOFT_CAPS = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0}
+MIXTURE = {"expert_count": EXPERTS, "expert_used_count": USED}
+
+CASES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "llama, rope factors": {"rope_freqs.weight": HEAD_DIM // 2},
+    "llama, linear rope": {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0},
+    "llama, YaRN": YARN,
+    "llama, experts (Mixtral)": MIXTURE,
+    "qwen2": {},
+    "qwen2moe": MIXTURE
+    | {"expert_feed_forward_length": FFN, "expert_shared_feed_forward_length": SHARED_FFN},
+    "qwen3": {},
+    "qwen3, YaRN": YARN,
+    "qwen3moe": MIXTURE | {"expert_feed_forward_length": FFN},
+    "gemma": {},
+    "gemma2": SOFT_CAPS | {"attention.sliding_window": 16},
+    "gemma3": {"attention.sliding_window": 16, "attention.sliding_window_pattern": 2},
+    "phi3": {},
+    "phi3, long rope of half a head": {
+        "rope.dimension_count": HEAD_DIM // 2,
+        "rope_factors_short.weight": HEAD_DIM // 4,
+        "rope_factors_long.weight": HEAD_DIM // 4,
+        "rope.scaling.original_context_length": 4096,
+        "rope.scaling.attn_factor": 1.2,
+    },
+    "phi3, long rope in a long context": {
+        "rope_factors_short.weight": HEAD_DIM // 2,
+        "rope_factors_long.weight": HEAD_DIM // 2,
+        "rope.scaling.original_context_length": 128,
+        "rope.scaling.attn_factor": 1.2,
+    },
+    "smollm3": {},
+    "granite": MULTIPLIERS,
+    "olmo2": {},
+}
+"""By name, "ARCHITECTURE, what differs": metadata below the architecture, and sizes of further vectors."""
+
+
+def architecture_model(path: Path, name: str, *, quant: str = "F32", seed: int = 0) -> Path:
+    """Write the model of a case; matrices are `quant`."""
+    architecture, given = name.split(",")[0], CASES[name]
+    rng = np.random.default_rng(seed + 1)
+    metadata = {f"{architecture}.{key}": v for key, v in given.items() if ".weight" not in key}
+    tensors: dict[str, Tensor | None] = {
+        key: rng.uniform(1, 4, size).astype(np.float32)
+        for key, size in given.items()
+        if ".weight" in key
+    }
+    for layer in range(LAYERS):
+        tensors |= _layer(architecture, f"blk.{layer}.", rng, GGMLQuantizationType[quant], given)
+    return random_model(
+        path,
+        architecture,  # type: ignore[arg-type]
+        quant=quant,
+        layers=LAYERS,
+        width=WIDTH,
+        ffn=FFN,
+        heads=HEADS,
+        kv_heads=KV_HEADS,
+        head_dim=HEAD_DIM,
+        seed=seed,
+        tied=architecture.startswith("gemma"),
+        metadata=metadata,
+        tensors=tensors,
+    )
+
+
+def _layer(
+    architecture: str,
+    prefix: str,
+    rng: np.random.Generator,
+    kind: GGMLQuantizationType,
+    given: Mapping[str, Any],
+) -> dict[str, Tensor | None]:
+    """What a layer has beside, or instead of, a llama layer's tensors."""
+
+    def matrix(*shape: int, kind: GGMLQuantizationType = kind) -> Tensor:
+        rows, cols = math.prod(shape[:-1]), shape[-1]
+        made = random_rows(rng, rows, cols, kind, std=1 / math.sqrt(cols))
+        return kind, made.reshape(*shape[:-1], -1)
+
+    def vector(size: int, mean: float = 1.0) -> Tensor:
+        return rng.normal(mean, 0.1, size).astype(np.float32)
+
+    q_size, kv_size = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+    found: dict[str, Tensor | None] = {}
+    if architecture == "qwen2moe":
+        for part, size in (("q", q_size), ("k", kv_size), ("v", kv_size)):
+            found[f"attn_{part}.bias"] = vector(size, 0.0)
+        found |= {
+            "ffn_gate_inp_shexp.weight": vector(WIDTH, 0.0),
+            "ffn_gate_shexp.weight": matrix(SHARED_FFN, WIDTH),
+            "ffn_up_shexp.weight": matrix(SHARED_FFN, WIDTH),
+            "ffn_down_shexp.weight": matrix(WIDTH, SHARED_FFN),
+        }
+    if architecture == "qwen3moe":
+        found |= {"attn_q_norm.weight": vector(HEAD_DIM), "attn_k_norm.weight": vector(HEAD_DIM)}
+    if architecture in ("gemma2", "olmo2"):
+        found |= {
+            "post_attention_norm.weight": vector(WIDTH),
+            "post_ffw_norm.weight": vector(WIDTH),
+        }
+    if architecture == "olmo2":
+        found |= {"attn_q_norm.weight": vector(q_size), "attn_k_norm.weight": vector(kv_size)}
+        found |= {"attn_norm.weight": None, "ffn_norm.weight": None}
+    if architecture == "phi3":
+        found |= dict.fromkeys(
+            ("attn_q.weight", "attn_k.weight", "attn_v.weight", "ffn_gate.weight"), None
+        )
+        found["attn_qkv.weight"] = matrix(q_size + 2 * kv_size, WIDTH)
+        found["ffn_up.weight"] = matrix(2 * FFN, WIDTH)
+    if "expert_count" in given:
+        found |= dict.fromkeys(("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"), None)
+        found |= {
+            "ffn_gate_inp.weight": matrix(EXPERTS, WIDTH, kind=GGMLQuantizationType.F32),
+            "ffn_gate_exps.weight": matrix(EXPERTS, FFN, WIDTH),
+            "ffn_up_exps.weight": matrix(EXPERTS, FFN, WIDTH),
+            "ffn_down_exps.weight": matrix(EXPERTS, WIDTH, FFN),
+        }
+    return {f"{prefix}{name}": tensor for name, tensor in found.items()}

@@ -1,0 +1,49 @@
+"""What llama.cpp says of a model file: log-probabilities of every token behind each part of a prompt.
+
+Through `xllamacpp`, which is llama.cpp as a Python package. It shares nothing with emberd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+VOCAB = 512
+
+
+def expected_logprobs(
+    path: Path, token_ids: Sequence[int], lengths: Sequence[int], *, context: int = 256
+) -> NDArray[np.float64]:
+    """(len(lengths), VOCAB): after the first n tokens, for each n of `lengths`; float32 throughout.
+
+    Not numbers where the likeliest token ends the text or is part of a character: it tells nothing then.
+    """
+    xllamacpp = pytest.importorskip("xllamacpp", reason="llama.cpp (xllamacpp) is not installed")
+    params = xllamacpp.CommonParams()
+    params.model.path = str(path)
+    params.n_ctx, params.n_parallel, params.n_gpu_layers = context, 1, 0
+    params.warmup, params.fit_params = False, False
+    params.cpuparams.n_threads = 1
+    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    server = xllamacpp.Server(params)
+    rows = np.full((len(lengths), VOCAB), np.nan)
+    for row, length in zip(rows, lengths, strict=True):
+        answer = server.handle_completions(
+            {
+                "prompt": list(map(int, token_ids[:length])),
+                "n_predict": 1,
+                "n_probs": VOCAB,
+                "temperature": 0,
+                "cache_prompt": False,
+                "ignore_eos": False,
+            }
+        )
+        told = answer["choices"][0]["logprobs"]
+        for entry in told["content"][0]["top_logprobs"] if told else ():
+            row[entry["id"]] = entry["logprob"]
+    return rows

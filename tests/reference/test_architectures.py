@@ -1,0 +1,44 @@
+"""Every architecture on the CPU device against llama.cpp, on tiny random models of the same file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arch_models import CASES, architecture_model
+from batches import Row, make_batch
+from emberd.gguf.architectures import ARCHITECTURES
+from emberd.protocol import WorkerOptions
+from emberd.reference.runner import CpuRunner
+from oracle import expected_logprobs
+
+LENGTHS = (1, 2, 17, 40, 90)
+CONTEXT = 256
+TOLERANCE = 1e-2
+"""llama.cpp's own GELU and exponentials are good to about 2e-3; one switch the other way gives 0.1 and more."""
+
+
+def test_every_architecture_has_a_case() -> None:
+    assert {name.split(",")[0] for name in CASES} == set(ARCHITECTURES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_logprobs_equal_llama_cpp_s(name: str, tmp_path: Path, rng: np.random.Generator) -> None:
+    path = architecture_model(tmp_path / "m.gguf", name)
+    ids = rng.integers(0, 256, max(LENGTHS)).tolist()
+    expected = expected_logprobs(path, ids, LENGTHS, context=CONTEXT)
+    runner = CpuRunner.load(WorkerOptions(str(path), "cpu", context_length=CONTEXT))
+    row = Row(0, ids, 0, list(range(CONTEXT // runner.block_size)), sample=False)
+    runner.submit(make_batch([row], runner.block_size, [length - 1 for length in LENGTHS]))
+    logits = runner.collect().logits
+    assert logits is not None
+    found = logits.astype(np.float64)
+    found -= np.log(np.exp(found).sum(axis=1, keepdims=True))
+    runner.close()
+    told = ~np.isnan(expected).any(axis=1)
+    assert told.sum() > 1
+    np.testing.assert_allclose(found[told], expected[told], atol=TOLERANCE)
+    assert all(found[~told].argmax(axis=1) >= 128)
