@@ -13,8 +13,11 @@ _FORMATS = ["date", "time", "date-time", "uuid", "ipv4", "email"]
 
 
 class RandomSchemas:
-    def __init__(self, seed: int) -> None:
+    """`short`: whose values are short, for models that would hardly ever end a text."""
+
+    def __init__(self, seed: int, *, short: bool = False) -> None:
         self._rng = np.random.default_rng(seed)
+        self._short = short
 
     def schema(self, depth: int = 3) -> Json:
         """An object."""
@@ -79,7 +82,7 @@ class RandomSchemas:
         names = [str(name) for name in self._rng.choice(_NAMES, count, replace=False)]
         schema: Json = {"type": "object", "properties": {name: self.any(depth) for name in names}}
         schema["required"] = [name for name in names if self._chance(0.6)]
-        if self._chance(0.6):
+        if self._short or self._chance(0.6):
             schema["additionalProperties"] = False
         elif self._chance(0.5):
             schema["additionalProperties"] = {"type": "integer"}
@@ -99,6 +102,8 @@ class RandomSchemas:
                 schema["pattern"] = self._pick(_PATTERNS)
             case 2:
                 schema["format"] = self._pick(_FORMATS)
+        if self._short and "format" not in schema:
+            schema.setdefault("maxLength", 8)
         return schema
 
     def _number(self, kind: str) -> Json:

@@ -181,3 +181,15 @@ def test_the_strict_refuse_what_this_model_or_daemon_cannot_use(make_site: MakeS
     refused = post(site, "/v1/messages", json=body)
     assert refused.status_code == 400
     assert "tools.web_search" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/chat"])
+def test_a_field_that_takes_several_kinds_is_named_alone_k36(
+    make_site: MakeSite, path: str
+) -> None:
+    """Not with the kind that it was last tried as."""
+    for content in ({}, {"text": "a"}, 5):
+        body = {"model": "tiny", "messages": [{"role": "user", "content": content}]}
+        response = post(make_site(), path, json=body)
+        assert response.status_code == 400
+        assert "'messages[0].content':" in response.text

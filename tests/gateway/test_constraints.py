@@ -355,6 +355,32 @@ def test_a_schema_that_cannot_be_enforced_is_no_fault_where_the_model_may_choose
         assert player.accepts(either, text)
 
 
+def test_strict_tools_are_held_to_their_schema_where_the_model_calls_them_oc11(
+    ask: Ask, player: Player
+) -> None:
+    strict = {"tools": [function("f", strict=True), function("g")]}
+    for model in ("hermes", "plain"):
+        asked = ask(CHAT, strict, model)
+        for text in ("Any { text.", F, f"Well, {G} then"):
+            assert player.accepts(asked.grammar, text)
+        for text in (F.replace("5", "[]"), F.replace('"f"', '"h"'), F[:-20]):
+            assert not player.accepts(asked.grammar, text)
+        assert "x-emberd-ignored" not in asked.headers
+    bad = {"tools": [function("f", strict=True, parameters={"not": {}})]}
+    assert "'tools[0].function.parameters.not'" in ask(CHAT, bad, "hermes").message
+
+
+def test_strict_tools_are_listed_where_calls_cannot_be_told_from_text_oc11(ask: Ask) -> None:
+    asked = ask(CHAT, {"tools": [function("f", strict=True)]}, "pythonic")
+    assert asked.status == 200
+    assert asked.requests[0].params.grammar is None
+    assert asked.headers["x-emberd-ignored"] == "tools.strict"
+    forced = ask(
+        CHAT, {"tools": [function("f", strict=True)], "tool_choice": "required"}, "pythonic"
+    )
+    assert "x-emberd-ignored" not in forced.headers and forced.grammar
+
+
 def test_a_beginning_of_the_reply_and_a_format_do_not_go_together_an02(
     make_site: MakeSite, folder: Path
 ) -> None:

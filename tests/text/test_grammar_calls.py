@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -10,7 +11,7 @@ from text_vocabularies import byte_level
 
 from emberd.errors import BadRequestError
 from emberd.text.grammar.arguments import Parameters
-from emberd.text.grammar.notations import Function, calls, notation_of
+from emberd.text.grammar.notations import Function, calls, notation_of, text_with_calls
 from emberd.text.grammar.reply import ReplyRules, bound
 from emberd.text.parts import TextDelta
 from emberd.text.reasoning import thinking_of
@@ -92,27 +93,39 @@ class Case:
         assert support is not None
         self.form = ReplyFormat(thinking=thinking.tags if thinking else None, syntax=support.syntax)
         names = self.form.marks if control else ()
+        in_channels = self.form.in_channels
+        self.notation = notation_of(support.syntax.name, self.template, in_channels=in_channels)
+        pieces = dict.fromkeys((*CLOSINGS, *filter(None, [self.notation.opening])))
         vocabulary = byte_level(
             control=["<eos>", *names],
-            user_defined=[text for text in CLOSINGS if text not in names],
+            user_defined=[text for text in pieces if text not in names],
             eos_token_id="<eos>",
         )
         self.tokenizer = Tokenizer.from_metadata(vocabulary)
         self.player = Player(self.tokenizer)
 
-    def bound(self, schemas: dict[str, Json], *, one: bool = False) -> ReplyFormat:
+    def bound(
+        self, schemas: dict[str, Json], *, one: bool = False, free: bool = False
+    ) -> ReplyFormat:
         tools = [
             {"type": "function", "function": {"name": name, "parameters": schema}}
             for name, schema in schemas.items()
         ]
         form = ReplyFormat(self.form.thinking, syntax=self.form.syntax, tools=tools_of(tools))
         assert form.syntax is not None
-        notation = notation_of(form.syntax.name, self.template, in_channels=form.in_channels)
         functions = [Function(n, Parameters(s, f"{n}.p"), f"{n}.name") for n, s in schemas.items()]
-        rules = ReplyRules(calls=lambda rules: calls(rules, notation, functions, one=one))
+        if free:
+            syntax = replace(form.syntax, bare=None, bare_starts=())
+            rules = ReplyRules(
+                text_with_calls=lambda r: text_with_calls(r, self.notation, functions)
+            )
+            return bound(replace(form, syntax=syntax), rules, self.tokenizer)
+        rules = ReplyRules(calls=lambda r: calls(r, self.notation, functions, one=one))
         return bound(form, rules, self.tokenizer)
 
-    def played(self, form: ReplyFormat, seed: int) -> list[tuple[str, Json]] | None:
+    def played(
+        self, form: ReplyFormat, seed: int, *, with_text: bool = False
+    ) -> list[tuple[str, Json]] | None:
         """The calls of a random reply; None: it did not end."""
         assert form.grammar is not None
         ids, ended = self.player.play(form.grammar, seed)
@@ -120,7 +133,9 @@ class Case:
             return None
         parser = form.parser(self.tokenizer.controls(form.marks))
         parts = parser.push(self.player.text(ids, form)) + parser.finish(cut=False)
-        assert [part for part in parts if isinstance(part, TextDelta)] == []
+        texts = [part.text for part in parts if isinstance(part, TextDelta)]
+        assert with_text or texts == []
+        assert not self.notation.opening or self.notation.opening not in "".join(texts)
         return calls_of(parts)
 
 
@@ -144,6 +159,26 @@ def test_exactly_one_call_where_one_is_asked_for_oc11(name: str) -> None:
     case = Case(TEMPLATES[name], control=True)
     form = case.bound({"clock": CLOCK}, one=True)
     assert [case.played(form, seed) for seed in range(3)] == [[("clock", {})]] * 3
+
+
+@pytest.mark.parametrize("control", [False, True], ids=["text", "control"])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_calls_fit_wherever_the_text_has_them_oc11(name: str, control: bool) -> None:
+    """As for strict tools that the model may call or not."""
+    case = Case(TEMPLATES[name], control=control)
+    if not case.notation.opening:
+        assert name in ("llama-json", "pythonic", "channels")
+        return
+    form, made = case.bound(SCHEMAS, free=True), []
+    for seed in range(30):
+        found = case.played(form, seed, with_text=True)
+        made += found or []
+        if len(made) > 5:
+            break
+    assert made
+    for called, arguments in made:
+        jsonschema.validate(arguments, SCHEMAS[called])
+    assert form.grammar and case.player.accepts(form.grammar, "No call, only <text> [at] all {}.")
 
 
 NO_ARGUMENTS: list[Json] = [{}, {"type": "object", "properties": {}, "additionalProperties": False}]

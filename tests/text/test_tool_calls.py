@@ -188,6 +188,19 @@ WRITTEN: list[tuple[str, str, str, Calls]] = [  # notation, reply, its text, its
     ),
     (
         "xml",
+        "<function=weather><parameter=city>Paris</parameter><parameter=days>2</parameter></function>",
+        "",
+        [PARIS_2],
+    ),
+    (
+        "xml",
+        '<function=weather>\n<parameter=where>\n{"x": "<function=a><parameter=b>c</parameter>d"}\n</parameter>'
+        "\n</function>",
+        "",
+        [("weather", {"where": {"x": "<function=a><parameter=b>c</parameter>d"}})],
+    ),
+    (
+        "xml",
         '<function=weather>\n<parameter=zip>\n007\n</parameter>\n<parameter=where>\n{"x": 1}\n</parameter>'
         "\n<parameter=city>\n two\n\nlines \n</parameter>\n</function>\n</tool_call>",
         "",

@@ -92,7 +92,7 @@ def parse(schema: type[S], body: Json) -> S:
         errors = error.errors(include_url=False, include_context=False)
         same_field = [one for one in errors if one["loc"][:1] == errors[0]["loc"][:1]]
         first = max(same_field, key=lambda one: _closeness(one, body))  # of a union
-        path = _path(first["loc"], body)
+        path = _place(first, body)
         if first["type"] == "missing":
             raise BadRequestError(f"'{path}' is required", path) from None
         reason = first["msg"].removeprefix("Value error, ")
@@ -103,7 +103,7 @@ def parse(schema: type[S], body: Json) -> S:
 
 def _closeness(error: Any, body: Json) -> tuple[int, bool]:
     """How far a member of a union got with the value before this error: what is deepest, and no wrong type."""
-    return _path(error["loc"], body).count("["), not error["type"].endswith("_type")
+    return _place(error, body).count("["), not error["type"].endswith("_type")
 
 
 def ignored_fields(body: Json, schema: type[Schema], **parts: type[Schema]) -> list[str]:
@@ -186,15 +186,16 @@ def _without_surrogates(value: Any) -> Any:
     return value
 
 
-def _path(location: tuple[int | str, ...], body: Any) -> str:
+def _place(error: Any, body: Any) -> str:
     """`messages[0].content`. Union members that pydantic adds to the location are left out."""
     path, place = "", body
-    for position, part in enumerate(location):
+    missing = len(error["loc"]) - 1 if error["type"] == "missing" else None
+    for position, part in enumerate(error["loc"]):
         if isinstance(part, int):
             if not isinstance(place, list) or part >= len(place):
                 continue
             path, place = f"{path}[{part}]", place[part]
-        elif isinstance(place, dict) and (part in place or position == len(location) - 1):
+        elif isinstance(place, dict) and (part in place or position == missing):
             path, place = f"{path}.{part}" if path else part, place.get(part)
     return path
 

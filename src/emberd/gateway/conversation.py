@@ -14,9 +14,9 @@ from ..errors import BadRequestError
 from ..models.loaded import ModelText
 from ..text.grammar.answer import Constraint
 from ..text.grammar.arguments import Parameters
-from ..text.grammar.notations import Function, calls, notation_of
+from ..text.grammar.notations import Function, calls, notation_of, text_with_calls
 from ..text.grammar.reply import ReplyRules, bound
-from ..text.grammar.rules import Rules
+from ..text.grammar.rules import Rules, any_text
 from ..text.reasoning import EFFORTS, Thinking, reasoning_name, thinking_of, with_reasoning_as
 from ..text.reply import PLAIN, ReplyFormat
 from ..text.tokenizer import Tokenizer
@@ -128,26 +128,49 @@ class Conversation:
         """The format with its grammar, where the reply is bound by one. Raises BadRequestError."""
         answer, forced = self.constraint, self.forced
         if answer is None and forced is None:
-            return form
+            return self._bound_if_strict(form, template, model)
+        param = forced.param if forced else answer.param if answer else ""
         if self.continued:
-            param = forced.param if forced else answer.param if answer else ""
             raise BadRequestError(
                 f"'{param}' cannot be served where the last message begins the reply; leave that message out",
                 param,
             )
-        param = forced.param if forced else answer.param if answer else ""
         rules = ReplyRules(
             answer.expression if answer and forced is None else None,
             (lambda rules: self._calls(rules, form, template)) if self.tools else None,
-            param,
+            param=param,
         )
+        return bound(form, rules, model.tokenizer)
+
+    def _bound_if_strict(self, form: ReplyFormat, template: str, model: ModelText) -> ReplyFormat:
+        """Calls of strict tools fit where the model makes some; the rest of the reply is free."""
+        strict = any(tool["function"].get("strict") is True for tool in self.tools or ())
+        if not strict or form.syntax is None or self.continued:
+            return form
+        notation = notation_of(form.syntax.name, template, in_channels=form.in_channels)
+        if form.in_channels:
+            rules = ReplyRules(any_text, lambda r: self._calls(r, form, template), param="tools")
+        elif notation.opening:
+            # Without its tag a call would not be known before it is written.
+            syntax = dataclasses.replace(form.syntax, bare=None, bare_starts=())
+            form = dataclasses.replace(form, syntax=syntax)
+            rules = ReplyRules(
+                text_with_calls=lambda r: text_with_calls(r, notation, self._functions()),
+                param="tools",
+            )
+        else:
+            return form
         return bound(form, rules, model.tokenizer)
 
     def _calls(self, rules: Rules, form: ReplyFormat, template: str) -> str:
         assert form.syntax is not None
         notation = notation_of(form.syntax.name, template, in_channels=form.in_channels)
-        forced = self.forced
-        functions = []
+        one = self.one_call or (self.forced is not None and self.forced.name is not None)
+        return calls(rules, notation, self._functions(), one=one)
+
+    def _functions(self) -> list[Function]:
+        """Those that may be called. A schema that cannot be enforced is one of any object where it need not be."""
+        forced, functions = self.forced, []
         for index, tool in enumerate(self.tools or ()):
             function, path = tool["function"], f"tools[{index}].function.parameters"
             path = self.schema_paths.get(function["name"], path)
@@ -160,8 +183,15 @@ class Conversation:
             functions.append(
                 Function(function["name"], parameters, f"{path.rpartition('.')[0]}.name")
             )
-        one = self.one_call or (forced is not None and forced.name is not None)
-        return calls(rules, notation, functions, one=one)
+        return functions
+
+
+def strict_is_followed(template: str) -> bool:
+    """Whether arguments of strict tools fit also where the model need not call them."""
+    support, thinking = tool_support(template), thinking_of(template)
+    in_channels = ReplyFormat(thinking.tags if thinking else None).in_channels
+    syntax = support.syntax if support else HERMES
+    return in_channels or bool(notation_of(syntax.name, template, in_channels=False).opening)
 
 
 def plain_form(constraint: Constraint | None, tokenizer: Tokenizer) -> ReplyFormat:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...text.reasoning import thinking_of
 from ..body import Json
-from ..conversation import ThinkingWish
+from ..conversation import ThinkingWish, strict_is_followed
 from .schema import ChatCompletionRequest
 
 _FIELDS = ("reasoning_effort", "reasoning", "think", "thinking", "thinking_token_budget")
@@ -46,8 +48,19 @@ def thinking_wish(body: ChatCompletionRequest) -> ThinkingWish:
 
 
 def unused_fields(raw: Json, template: str) -> list[str]:
-    """Fields about thinking that were sent to a model which does not think, so that they do nothing."""
-    return [] if thinking_of(template) else [name for name in _FIELDS if raw.get(name) is not None]
+    """Fields that were sent and do nothing with this model: about thinking where it does not think, and `strict`
+    of tools that it may call, where its notation of calls cannot be told from text."""
+    names = [name for name in _FIELDS if raw.get(name) is not None]
+    unused = [] if thinking_of(template) else names
+    free = raw.get("tool_choice") in (None, "auto") and raw.get("response_format") is None
+    if free and any(_is_strict(tool) for tool in raw.get("tools") or ()):
+        unused += [] if strict_is_followed(template) else ["tools.strict"]
+    return unused
+
+
+def _is_strict(tool: Any) -> bool:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return isinstance(function, dict) and function.get("strict") is True
 
 
 def reasoning_names(body: ChatCompletionRequest, keys: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .arguments import Parameters, Write, as_json, as_keywords, as_tagged
 from .gemma import as_gemma
-from .rules import Rules, literal
+from .rules import ANY_TEXT, Rules, literal
 from .schema import refused
 
 
@@ -86,6 +86,7 @@ def _dsml(template: str) -> Notation:
         write,
         before="<｜DSML｜function_calls>\n",
         after="\n</｜DSML｜function_calls>",
+        opening='<｜DSML｜invoke name="',
     )
 
 
@@ -182,24 +183,52 @@ def notation_of(syntax_name: str, template: str, *, in_channels: bool) -> Notati
 
 def calls(rules: Rules, notation: Notation, functions: Sequence[Function], *, one: bool) -> str:
     """One call or more. Raises BadRequestError."""
-    call = rules.rule(" | ".join(_call(rules, notation, function) for function in functions))
+    call = _alternatives(rules, notation, functions)
     more = "" if one or notation.always_one else f"({rules.text(notation.between)} {call})*"
     before, after = rules.text(notation.before), rules.text(notation.after)
     return rules.rule(" ".join(part for part in (before, call, more, after) if part))
 
 
-def _call(rules: Rules, notation: Notation, function: Function) -> str:
+def text_with_calls(rules: Rules, notation: Notation, functions: Sequence[Function]) -> str:
+    """Any text, in which what begins like a call is one. Only for notations with an opening."""
+    opening, before = notation.opening, notation.before
+    text = rules.terminal(ANY_TEXT)
+    wrapper = f"({rules.text(before)})?" if before and not before.startswith(opening) else ""
+    if rules.begins_with_control(opening):
+        begun = f"{text} {wrapper} {rules.text(opening)}"
+    else:
+        begun = rules.until(opening)  # a wrapper before it is text
+    first = _alternatives(rules, notation, functions, opening)
+    if before.startswith(opening):
+        first = f"{rules.text(before[len(opening) :])} {_alternatives(rules, notation, functions)}"
+    more = ""
+    if notation.between and before:
+        more = f"({rules.text(notation.between)} {_alternatives(rules, notation, functions)})*"
+    after = rules.text(notation.after)
+    ended = f"({after})?" if wrapper else after
+    return rules.rule(f"({begun} {first} {more} {ended})* {text}")
+
+
+def _alternatives(
+    rules: Rules, notation: Notation, functions: Sequence[Function], begun: str = ""
+) -> str:
+    """A call of one of the functions; `begun`: what of it is written already."""
+    return rules.rule(" | ".join(_call(rules, notation, f, begun) for f in functions))
+
+
+def _call(rules: Rules, notation: Notation, function: Function, begun: str = "") -> str:
     fits = _NAME.fullmatch(function.name) if notation.dotted_names else function.name.isidentifier()
     if not fits:
         raise refused(
             function.path,
             f"'{function.name:.64}' is no name that this model's notation of calls can hold",
         )
+    call = notation.call.removeprefix(begun)
     parts = {
         "%N": literal(function.name),
         "%A": notation.arguments(rules, function.parameters),
         "%I": "/[0-9]{1,2}/",
         "%C": "/[a-zA-Z0-9]{9}/",
     }
-    found = (parts[p] if p in parts else rules.text(p) for p in _PLACE.split(notation.call))
+    found = (parts[p] if p in parts else rules.text(p) for p in _PLACE.split(call))
     return " ".join(part for part in found if part)

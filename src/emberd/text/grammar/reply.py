@@ -24,6 +24,7 @@ class ReplyRules:
 
     answer: MakeExpression | None = None
     calls: MakeExpression | None = None
+    text_with_calls: MakeExpression | None = None  # instead of both; not of replies in channels
     param: str = ""  # the field that is told where llguidance refuses the whole
 
 
@@ -74,6 +75,8 @@ def _grammar(
 
 
 def _body(form: ReplyFormat, parts: ReplyRules, rules: Rules, *, behind: bool) -> str:
+    if parts.text_with_calls is not None:
+        return parts.text_with_calls(rules)
     answer = parts.answer(rules) if parts.answer is not None else ""
     if answer and form.in_channels:
         if behind:

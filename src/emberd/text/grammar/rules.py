@@ -77,6 +77,10 @@ class Rules:
         return place, name
 
 
+def any_text(rules: Rules) -> str:
+    return rules.terminal(ANY_TEXT)
+
+
 def literal(text: str) -> str:
     """A text in which no name means a token."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

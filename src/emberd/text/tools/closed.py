@@ -83,14 +83,15 @@ class PythonList:
 def xml_calls(text: str, tools: Tools) -> Calls:
     """`<function=f>\\n<parameter=a>\\n1\\n</parameter>\\n</function>`, also without its first tag's beginning."""
     calls = []
-    for block in re.split(r"<function=", text)[1:]:
+    # Tags stand at the beginning of a line; within a JSON text there is none.
+    for block in re.split(r"^\s*<function=", text, flags=re.MULTILINE)[1:]:
         head, _, rest = block.partition(">")
         if not re.fullmatch(_NAME, head.strip()):
             raise NotACallError
         found = re.findall(
-            r"<parameter=([^>]+)>(.*?)(?:</parameter>|(?=<parameter=)|(?=</function>)|$)",
+            r"(?:^|(?<=</parameter>))\s*<parameter=([^>]+)>(.*?)(?:</parameter>(?=\s*(?:<|\Z))|(?=^\s*<parameter=)|(?=</function>)|\Z)",
             rest,
-            re.DOTALL,
+            re.DOTALL | re.MULTILINE,
         )
         arguments = {key.strip(): _without_frame(value) for key, value in found}
         calls.append((head.strip(), tools.converted(head.strip(), arguments)))
