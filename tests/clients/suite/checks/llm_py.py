@@ -23,7 +23,7 @@ def llm(*words):
 @step
 def models():
     listed = llm("models")
-    assert f"Ollama: {MODEL}" in listed and "emberd" in listed, listed
+    assert f"ollama/{MODEL}" in listed and "emberd" in listed, listed
     return "both are listed"
 
 
@@ -34,7 +34,7 @@ def openai():
 
 @step
 def ollama():
-    text = llm("-m", MODEL, "-o", "num_predict", "8", "Say hi.")
+    text = llm("-m", f"ollama/{MODEL}", "-o", "num_predict", "8", "Say hi.")
     assert text
     return text
 

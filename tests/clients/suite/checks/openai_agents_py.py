@@ -27,14 +27,19 @@ def get_weather(city: str) -> str:
     return "18 degrees and sunny"
 
 
+@function_tool
+def get_time(city: str) -> str:
+    """Get the local time of a city."""
+    return "14:05"
+
+
 def agent(kind, **options):
     client = AsyncOpenAI(base_url=V1, api_key="none", max_retries=0, timeout=300)
     return Agent(
         name="helper",
-        instructions="You are a helpful assistant.",
         model=kind(model=MODEL, openai_client=client),
         model_settings=ModelSettings(temperature=0, max_tokens=40, **options),
-        tools=[get_weather],
+        tools=[get_weather, get_time],
     )
 
 
@@ -52,17 +57,13 @@ def loop_with(kind, **options):
 
 @step
 def chat_tool_loop():
-    return loop_with(OpenAIChatCompletionsModel)
-
-
-@step
-def chat_forced_tool():
+    """Forced: so small a model writes calls of strict tools in a way of its own."""
     return loop_with(OpenAIChatCompletionsModel, tool_choice="required")
 
 
 @step
 def responses_tool_loop():
-    return loop_with(OpenAIResponsesModel)
+    return loop_with(OpenAIResponsesModel, tool_choice="required")
 
 
 @step
