@@ -38,7 +38,7 @@ def agent(kind, **options):
     return Agent(
         name="helper",
         model=kind(model=MODEL, openai_client=client),
-        model_settings=ModelSettings(temperature=0, max_tokens=40, **options),
+        model_settings=ModelSettings(temperature=0, max_tokens=160, **options),
         tools=[get_weather, get_time],
     )
 
