@@ -353,7 +353,13 @@ def test_a_runner_with_measured_tiles_says_the_same(
     for setting in ("0", "1"):
         monkeypatch.setenv("EMBERD_TUNE", setting)
         options = WorkerOptions(
-            str(path), "gpu", 64, 4 << 20, 1, max_batch_tokens=2, cache_dir=str(tmp_path / "cache")
+            str(path),
+            "gpu",
+            context_length=64,
+            kv_memory=4 << 20,
+            max_sequences=1,
+            max_batch_tokens=2,
+            cache_dir=str(tmp_path / "cache"),
         )
         runner = GpuRunner.load(options)
         assert (runner.info().tuned_products > 0) == (setting == "1")

@@ -108,6 +108,11 @@ EXAMPLES: dict[str, Example] = {
         {"object": "list", "data": [_OPENAI_MODEL]},
     ),
     "GET /v1/models/{name}": Example("One model (OpenAI, Anthropic)", _OPENAI_MODEL),
+    "POST /v1/chat/completions/input_tokens": Example(
+        "How many tokens a chat's prompt has",
+        {"object": "response.input_tokens", "input_tokens": 14},
+        {"model": MODEL, "messages": _USER},
+    ),
     "POST /v1/responses": Example(
         "Answers items, and stores the answer (OpenAI)",
         _RESPONSE,
