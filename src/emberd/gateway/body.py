@@ -24,6 +24,7 @@ from pydantic import (
     ValidationError,
 )
 
+from ..config import keep_alive_seconds
 from ..errors import BadRequestError
 from .encoding import BodyTooLargeError, decompress
 
@@ -203,3 +204,13 @@ def _place(error: Any, body: Any) -> str:
 def _kind(value: Any) -> str:
     kinds = {list: "an array", str: "a text", bool: "a boolean", type(None): "null"}
     return kinds.get(type(value), "a number")
+
+
+def read_keep_alive(value: float | str | None) -> float | None:
+    """Seconds that a model stays loaded; None where nothing was said. Raises BadRequestError."""
+    if value is None:
+        return None
+    try:
+        return keep_alive_seconds(value)
+    except ValueError as error:
+        raise BadRequestError(f"'keep_alive': {error}", "keep_alive") from None

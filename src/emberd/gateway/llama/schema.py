@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from ...config import keep_alive_seconds
 from ...errors import BadRequestError
-from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole
+from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole, read_keep_alive
 from ..logprobs import read_bias
 from ..openai.constraints import ConstraintFields
 from ..openai.schema import ChatMessage
@@ -127,9 +126,4 @@ class InfillRequest(ModelField, ConstraintFields, ReuseFields):
 
     def keep_alive_seconds(self) -> float | None:
         """Raises BadRequestError."""
-        if self.keep_alive is None:
-            return None
-        try:
-            return keep_alive_seconds(self.keep_alive)
-        except ValueError as error:
-            raise BadRequestError(f"'keep_alive': {error}", "keep_alive") from None
+        return read_keep_alive(self.keep_alive)

@@ -10,9 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
-from ...config import keep_alive_seconds
-from ...errors import BadRequestError
-from ..body import Flag, Number, Schema, Text, Whole, ignored_header
+from ..body import Flag, Number, Schema, Text, Whole, ignored_header, read_keep_alive
 from ..embeddings import MAX_INPUTS, Embedded, normalised, read_inputs, shortened
 from ..routing import documented, read_body, request_id_of, service_of
 from ..stream import while_connected
@@ -33,12 +31,7 @@ class EmbeddingFields(Schema):
 
     def keep_alive_seconds(self) -> float | None:
         """Raises BadRequestError."""
-        if self.keep_alive is None or self.keep_alive == "":
-            return None
-        try:
-            return keep_alive_seconds(self.keep_alive)
-        except ValueError as error:
-            raise BadRequestError(f"'keep_alive': {error}", "keep_alive") from None
+        return read_keep_alive(None if self.keep_alive == "" else self.keep_alive)
 
 
 class EmbedRequest(EmbeddingFields):

@@ -6,11 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ...config import keep_alive_seconds
 from ...errors import BadRequestError
 from ...models.recipe import MAX_STOPS, is_go_template
 from ...text.grammar.answer import Constraint
-from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole
+from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole, read_keep_alive
 from ..conversation import ThinkingWish
 from ..logprobs import MAX_TOP
 from ..sampling import MAX_PENALTY_WINDOW, Sampling
@@ -72,12 +71,7 @@ class GeneratingFields(Schema):
 
     def keep_alive_seconds(self) -> float | None:
         """Raises BadRequestError."""
-        if self.keep_alive is None or self.keep_alive == "":
-            return None
-        try:
-            return keep_alive_seconds(self.keep_alive)
-        except ValueError as error:
-            raise BadRequestError(f"'keep_alive': {error}", "keep_alive") from None
+        return read_keep_alive(None if self.keep_alive == "" else self.keep_alive)
 
     def thinking(self) -> ThinkingWish:
         """Unset is on where the model can think (OL-10). Raises BadRequestError."""

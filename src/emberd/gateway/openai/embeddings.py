@@ -10,9 +10,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BeforeValidator, Field
 
-from ...config import keep_alive_seconds
 from ...errors import BadRequestError
-from ..body import Flag, Number, Schema, Text, Whole, ignored_header
+from ..body import Flag, Number, Schema, Text, Whole, ignored_header, read_keep_alive
 from ..embeddings import (
     MAX_INPUTS,
     Input,
@@ -64,12 +63,7 @@ class EmbeddingsRequest(Schema):
 
     def keep_alive_seconds(self) -> float | None:
         """Raises BadRequestError."""
-        if self.keep_alive is None:
-            return None
-        try:
-            return keep_alive_seconds(self.keep_alive)
-        except ValueError as error:
-            raise BadRequestError(f"'keep_alive': {error}", "keep_alive") from None
+        return read_keep_alive(self.keep_alive)
 
 
 BODIES = (EmbeddingsRequest,)

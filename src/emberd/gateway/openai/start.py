@@ -8,9 +8,8 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from ...config import keep_alive_seconds
-from ...errors import BadRequestError
 from ...models.loaded import LoadedModel
+from ..body import read_keep_alive
 from ..generate import Generation
 from ..routing import request_id_of, service_of
 from ..sampling import Sampling
@@ -32,12 +31,7 @@ async def start(
     tell_end: bool = False,
 ) -> Generation:
     """Raises what Service.start does. `prompt_logprobs`, `tell_end`: as in Wish."""
-    keep_alive = None
-    if body.keep_alive is not None:
-        try:
-            keep_alive = keep_alive_seconds(body.keep_alive)
-        except ValueError as error:
-            raise BadRequestError(f"'keep_alive': {error}", "keep_alive") from None
+    keep_alive = read_keep_alive(body.keep_alive)
     context_length, context_param = body.context_wish()
     wish = Wish(
         sampling,
