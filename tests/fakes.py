@@ -19,6 +19,7 @@ from emberd.protocol import (
     MAX_LOGPROBS,
     Admission,
     Batch,
+    Bytes,
     GenerateRequest,
     Logprobs,
     MaskArray,
@@ -107,6 +108,16 @@ class Place:
     num_admitted_tokens: int
 
 
+@dataclass
+class ScriptedCopy:
+    data: Bytes | None
+
+    def take(self) -> Bytes:
+        data, self.data = self.data, None
+        assert data is not None, "a copy is taken twice"
+        return data
+
+
 class ScriptedRunner:
     """protocol.Runner over `next_token(history, params)`; every check is an AssertionError."""
 
@@ -128,6 +139,8 @@ class ScriptedRunner:
         self.max_batch_tokens = max_batch_tokens
         self.steps_in_flight = steps_in_flight
         self.window = window
+        self.block_bytes = 24 * block_size
+        self.kv_layout = "scripted"
         self.batches: list[Batch] = []
         self.closed = False
         self._context_length = context_length
@@ -187,6 +200,22 @@ class ScriptedRunner:
     def collect(self) -> StepOutput:
         assert self._in_flight, "collect without a step in flight"
         return self._in_flight.popleft()
+
+    def read_blocks(self, blocks: Sequence[int]) -> ScriptedCopy:
+        assert len(set(blocks)) == len(blocks) > 0
+        data = np.full((len(blocks), self.block_size, 3), -1, np.int64)
+        for place, block in enumerate(blocks):
+            for offset in range(self.block_size):
+                if (held := self._slots.get(block * self.block_size + offset)) is not None:
+                    data[place, offset] = held
+        return ScriptedCopy(data.reshape(len(blocks), -1).view(np.uint8))
+
+    def write_blocks(self, blocks: Sequence[int], data: Bytes) -> None:
+        assert len(set(blocks)) == len(blocks) and data.shape == (len(blocks), self.block_bytes)
+        words = np.ascontiguousarray(data).view(np.int64)
+        for block, held in zip(blocks, words.reshape(len(blocks), -1, 3).tolist(), strict=True):
+            for offset, (position, token_id, digest) in enumerate(held):
+                self._slots[block * self.block_size + offset] = position, token_id, digest
 
     def close(self) -> None:
         self.closed = True

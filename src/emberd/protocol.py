@@ -17,6 +17,7 @@ FinishReason = Literal["stop", "length", "cancelled", "error"]
 Pooling = Literal["mean", "cls", "last"]  # of all tokens, the first, the last
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
 MaskArray = NDArray[np.uint32]
 """(rows, words): token t is allowed where bit t % 32 of word t // 32 is set; what lies beyond is not."""
 
@@ -234,6 +235,13 @@ class StepOutput:
     scores: Logprobs | None = None  # of scored_at
 
 
+class BlockCopy(Protocol):
+    """KV blocks on their way to the host."""
+
+    def take(self) -> Bytes:
+        """The bytes (blocks, block_bytes), once; waits for them where the device has not come so far."""
+
+
 class Runner(Protocol):
     """Runs batches on a device. Steps are answered in the order they were submitted.
 
@@ -246,6 +254,8 @@ class Runner(Protocol):
     max_sequences: int
     max_batch_tokens: int
     steps_in_flight: int  # how many steps may be submitted before one is collected: 1 to 3
+    block_bytes: int  # keys and values of a block, of all layers
+    kv_layout: str  # with the model file and the tokens, all that a block's bytes depend on
 
     def info(self) -> WorkerInfo: ...
 
@@ -264,6 +274,12 @@ class Runner(Protocol):
 
     def collect(self) -> StepOutput:
         """Wait for the oldest submitted step."""
+
+    def read_blocks(self, blocks: Sequence[int]) -> BlockCopy:
+        """Begin to copy KV blocks, one or more, as submitted steps leave them; later steps may write over them."""
+
+    def write_blocks(self, blocks: Sequence[int], data: Bytes) -> None:
+        """Give KV blocks the bytes (blocks, block_bytes) of a copy, for the steps submitted from now on."""
 
     def close(self) -> None: ...
 

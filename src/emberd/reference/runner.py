@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import psutil
 from numpy.typing import NDArray
 
 from emberd.errors import ModelLoadError
+from emberd.gguf.rope import kv_layout
 from emberd.gguf.spec import open_model
 from emberd.protocol import (
     FROM_LAST_STEP,
     Batch,
+    Bytes,
     IntArray,
     Logprobs,
     MaskArray,
@@ -59,6 +62,8 @@ class CpuRunner:
         self.context_length, self.num_blocks = plan_cache(weights.spec, options, free_bytes)
         self._cache = KVCache.allocate(weights.spec, self.num_blocks * BLOCK_SIZE)
         self._rope_tables = layer_rope_tables(weights, self.context_length)
+        self.block_bytes = self._cache.nbytes // self.num_blocks
+        self.kv_layout = kv_layout(weights.spec, "cpu f32", self.block_bytes, self.context_length)
         self._samplers: list[SamplerState | None] = [None] * options.max_sequences
         self._last_tokens = np.zeros(options.max_sequences, dtype=np.int32)
         self._outputs: deque[StepOutput] = deque()
@@ -121,6 +126,12 @@ class CpuRunner:
 
     def collect(self) -> StepOutput:
         return self._outputs.popleft()
+
+    def read_blocks(self, blocks: Sequence[int]) -> CopiedBlocks:
+        return CopiedBlocks(self._cache.read(blocks))
+
+    def write_blocks(self, blocks: Sequence[int], data: Bytes) -> None:
+        self._cache.write(blocks, data)
 
     def close(self) -> None:
         """Let weights and cache go; the runner is not used after."""
@@ -213,6 +224,16 @@ class CpuRunner:
         output.token_ids[rows] = sampled
         if any(state.params.num_logprobs is not None for state in states):
             output.logprobs = _by_row(logprobs(row_logits, sampled), rows, batch.num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedBlocks:
+    """Implements `protocol.BlockCopy`."""
+
+    data: Bytes
+
+    def take(self) -> Bytes:
+        return self.data
 
 
 def _by_row(found: Logprobs, rows: NDArray[np.intp], num_rows: int) -> Logprobs:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ModelLoadError
+from ..gguf.rope import kv_layout
 from ..gguf.spec import ModelFile, open_model
 from ..protocol import (
     Batch,
+    BlockCopy,
+    Bytes,
     FloatArray,
     IntArray,
     Logprobs,
@@ -33,6 +36,7 @@ from .device import Device, Tensor, open_device
 from .device_memory import device_memory
 from .inputs import BlockTables
 from .kernel import Kernels, run_once
+from .kv_copy import BlockCopies
 from .logprobs import COLUMNS, LogprobKernels
 from .model import load_weights
 from .plan import Plans
@@ -84,6 +88,9 @@ class GpuRunner:
         device, spec = self._device, self._model.spec
         weights = load_weights(device, self._model, self.context_length, progress)
         self._cache = kv_cache.allocate(device, spec, self.num_blocks)
+        self._copies = BlockCopies(device, self._cache.parts, self.num_blocks)
+        self.block_bytes = self._copies.block_bytes
+        self.kv_layout = kv_layout(spec, "gpu f16", self.block_bytes, self.context_length)
         kernels = Kernels(device)
         self._sampler = Sampler(
             device,
@@ -249,6 +256,14 @@ class GpuRunner:
         )
         run_once(device, [norm])
         return device.read(states)
+
+    def read_blocks(self, blocks: Sequence[int]) -> BlockCopy:
+        self._replayer.flush()
+        return self._copies.read(blocks)
+
+    def write_blocks(self, blocks: Sequence[int], data: Bytes) -> None:
+        self._replayer.flush()
+        self._copies.write(blocks, data)
 
     def close(self) -> None:
         self._replayer.close()
