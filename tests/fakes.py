@@ -120,12 +120,14 @@ class ScriptedRunner:
         max_batch_tokens: int = 32,
         context_length: int = 256,
         steps_in_flight: int = 1,
+        window: int = 0,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_sequences = max_sequences
         self.max_batch_tokens = max_batch_tokens
         self.steps_in_flight = steps_in_flight
+        self.window = window
         self.batches: list[Batch] = []
         self.closed = False
         self._context_length = context_length
@@ -149,6 +151,7 @@ class ScriptedRunner:
             weight_bytes=0,
             kv_bytes=0,
             load_seconds=0.0,
+            window=self.window,
         )
 
     def submit(self, batch: Batch) -> None:
@@ -230,7 +233,9 @@ class ScriptedRunner:
         table = batch.block_tables[row].tolist()
         # A sequence owns the blocks of all it was admitted with, and of what it decoded since.
         num_blocks = -(-max(context_length, place.num_admitted_tokens) // self.block_size)
-        assert all(0 <= block < self.num_blocks for block in table[:num_blocks])
+        first_block = self._first_seen(positions[0]) // self.block_size
+        assert all(0 <= block < self.num_blocks for block in table[first_block:num_blocks])
+        assert all(-1 <= block < self.num_blocks for block in table[:first_block])
         assert set(table[num_blocks:]) <= {-1}, "-1 stands beyond the row's own blocks"
         for token_id, position, slot in zip(
             batch.token_ids[start:end].tolist(),
@@ -250,8 +255,10 @@ class ScriptedRunner:
             place = self._places[int(batch.sequence_index[row])]
             table = batch.block_tables[row].tolist()
             context_length = int(batch.context_lens[row])
-            seen = [self._slots[self._slot(table, position)] for position in range(context_length)]
-            expected = [written(place.history, position) for position in range(context_length)]
+            count = int(batch.query_start[row + 1] - batch.query_start[row])
+            positions = range(self._first_seen(context_length - count), context_length)
+            seen = [self._slots[self._slot(table, position)] for position in positions]
+            expected = [written(place.history, position) for position in positions]
             assert seen == expected, "slots were overwritten"
             if batch.sample[row]:
                 assert context_length == len(place.history), "sampled before the last known token"
@@ -293,6 +300,9 @@ class ScriptedRunner:
         seen = [self._slots[self._slot(table, position)] for position in range(last + 1)]
         assert [position for position, _, _ in seen] == list(range(last + 1))
         return last, seen[-1][1], sum(token_id for _, token_id, _ in seen)
+
+    def _first_seen(self, position: int) -> int:
+        return max(0, position - self.window + 1) if self.window else 0
 
     def _slot(self, table: list[int], position: int) -> int:
         return table[position // self.block_size] * self.block_size + position % self.block_size

@@ -127,6 +127,7 @@ class WorkerInfo:
     tuned_products: int = 0  # matrix products whose tile was measured on the device
     scratch_bytes: int = 0  # of the device's memory, all beside weights and KV cache
     device_memory: int | None = None  # bytes that the device has; None: it does not tell
+    window: int = 0  # tokens that attention sees in every layer; 0: a layer sees all
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ class Batch:
     slot_mapping: IntArray  # (T,) block id × block size + offset
     query_start: IntArray  # (R + 1,) first token of each row, T last
     context_lens: IntArray  # (R,) tokens visible to the row's last token, itself included
-    block_tables: IntArray  # (R, B) block ids in order, -1 beyond the row's own
+    block_tables: IntArray  # (R, B) block ids in order, -1 beyond the row's own and behind the window
     sequence_index: IntArray  # (R,) place in the runner's per-sequence state
     sample: NDArray[np.bool_]  # (R,) whether a token is sampled from the row's last token
     admissions: list[Admission] = field(default_factory=list)

@@ -102,6 +102,7 @@ class CpuRunner:
             kv_bytes=self._cache.nbytes,
             load_seconds=self._load_seconds,
             device_memory=psutil.virtual_memory().total,
+            window=self.weights.spec.window,
         )
 
     def submit(self, batch: Batch) -> None:

@@ -136,6 +136,7 @@ class GpuRunner:
             tuned_products=table.num_tuned,
             scratch_bytes=max(0, device.allocated_bytes - weights.nbytes - self._cache.nbytes),
             device_memory=device_memory(device.info),
+            window=spec.window,
         )
 
     def info(self) -> WorkerInfo:
