@@ -192,6 +192,9 @@ class Batch:
     )
     scored_at: IntArray | None = None  # token places behind which a known token is scored
     scored_ids: IntArray | None = None  # those tokens
+    drafted: IntArray | None = (
+        None  # (R,) tokens at the end of each row that are guesses; only of rows that sample
+    )
 
     num_decode_rows: int = field(init=False)  # rows of one token
 
@@ -206,6 +209,19 @@ class Batch:
     @property
     def num_rows(self) -> int:
         return len(self.context_lens)
+
+    def sampled_places(self) -> tuple[IntArray, IntArray]:
+        """Token places behind which a token is sampled, in order, and the row of each: of a sampling row its last
+        known token and every drafted one."""
+        rows = np.flatnonzero(self.sample).astype(np.int32)
+        last = self.query_start[1:] - 1
+        if self.drafted is None:
+            return last[rows], rows
+        counts = self.drafted[rows] + 1
+        ends = np.cumsum(counts)
+        rows = np.repeat(rows, counts)
+        back = np.repeat(ends, counts) - 1 - np.arange(len(rows))  # to the row's last token
+        return (last[rows] - back).astype(np.int32), rows
 
 
 @dataclass(slots=True)
@@ -228,11 +244,19 @@ class Logprobs:
 class StepOutput:
     """What a step gave. `token_ids` (R,) is -1 where no token was sampled."""
 
-    token_ids: IntArray
+    token_ids: IntArray  # of a row with drafts: what follows its known token
+    behind_drafts: IntArray | None = None  # (sum of drafted,) what follows each drafted token
     logits: FloatArray | None = None  # (len(logits_at), vocab)
     hidden: FloatArray | None = None  # (len(hidden_at), hidden) behind the output norm
     logprobs: Logprobs | None = None  # R places, of use where the row's sequence asks for logprobs
     scores: Logprobs | None = None  # of scored_at
+
+    def put_sampled(self, rows: IntArray, token_ids: IntArray) -> None:
+        """What was sampled at `Batch.sampled_places`, whose rows are given."""
+        first = np.diff(rows, prepend=-1) != 0
+        self.token_ids[rows[first]] = token_ids[first]
+        if not first.all():
+            self.behind_drafts = token_ids[~first]
 
 
 class BlockCopy(Protocol):
@@ -247,6 +271,12 @@ class Runner(Protocol):
 
     The seed of a sequence and the position of the sampled token alone decide its random draw, so a row's
     token does not depend on its neighbours or on the step it falls in.
+
+    A row may end in drafted tokens: guesses of what will be sampled. A token is sampled behind each as if it
+    were right, so the guesses that turn out to be cost no steps of their own. What the wrong ones wrote to the
+    KV cache is written over by later rows, which start behind the last right one. Such a row is of a sequence
+    without penalties, logprobs and masks; its sequence's next row may not use FROM_LAST_STEP, as the runner does
+    not know what was right. At most `max_sequences` tokens are sampled a step.
     """
 
     block_size: int

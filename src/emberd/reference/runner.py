@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import psutil
-from numpy.typing import NDArray
 
 from emberd.errors import ModelLoadError
 from emberd.gguf.rope import kv_layout
@@ -206,22 +205,21 @@ class CpuRunner:
     ) -> None:
         """Sample the rows that want it, and hand the step's output over."""
         self._outputs.append(output)
-        rows = np.flatnonzero(batch.sample)
+        places, rows = batch.sampled_places()
         if not len(rows):
             return
-        last = batch.query_start[1:][rows] - 1  # each row's last token
         indexes = batch.sequence_index[rows]
         samplers = [self._samplers[index] for index in indexes]
         states = [state for state in samplers if state is not None]
         assert len(states) == len(rows), "a row is sampled whose sequence was never admitted"
-        row_logits = logits(self.weights, hidden[last])
+        row_logits = logits(self.weights, hidden[places])
         row_masks: list[MaskArray | None] = [None] * len(rows)
         if masks is not None and batch.masked is not None:
             for place, mask in zip(np.flatnonzero(batch.masked[rows]), masks, strict=True):
                 row_masks[place] = mask
-        sampled = sample(row_logits, states, batch.positions[last] + 1, row_masks)
+        sampled = sample(row_logits, states, batch.positions[places] + 1, row_masks)
         self._last_tokens[indexes] = sampled
-        output.token_ids[rows] = sampled
+        output.put_sampled(rows, sampled)
         if any(state.params.num_logprobs is not None for state in states):
             output.logprobs = _by_row(logprobs(row_logits, sampled), rows, batch.num_rows)
 
@@ -236,7 +234,7 @@ class CopiedBlocks:
         return self.data
 
 
-def _by_row(found: Logprobs, rows: NDArray[np.intp], num_rows: int) -> Logprobs:
+def _by_row(found: Logprobs, rows: IntArray, num_rows: int) -> Logprobs:
     """Places of the sampled rows as places of all rows; the others hold zeros."""
     spread = [
         np.zeros((num_rows, *a.shape[1:]), a.dtype)

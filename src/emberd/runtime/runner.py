@@ -165,10 +165,10 @@ class GpuRunner:
             for admission in batch.admissions:
                 self._sampler.admit(admission)
             self._tables.write(batch, changed)
-        sampled = np.flatnonzero(batch.sample).astype(np.int32)
+        places, rows = batch.sampled_places()
         mode = self._sampler.mode_for(batch)
-        plan = self._plans.for_step(batch, len(sampled), mode)
-        values = plan.inputs.fill(batch, sampled, self._transformer.tile_size)
+        plan = self._plans.for_step(batch, len(places), mode)
+        values = plan.inputs.fill(batch, places, rows, self._transformer.tile_size)
         self._replayer.submit(plan.recording, plan.inputs.tensor, values)
         output = StepOutput(np.full(batch.num_rows, -1, np.int32))
         if batch.logits_at is not None:
@@ -178,8 +178,8 @@ class GpuRunner:
         if batch.scored_at is not None and batch.scored_ids is not None:
             output.scores = self._scores(batch.scored_at, batch.scored_ids)
         if plan.sampling is not None and batch.masked is not None:
-            self._held = plan.sampling, batch.masked[sampled]
-        self._pending.append((sampled, output, mode))
+            self._held = plan.sampling, batch.masked[rows]
+        self._pending.append((rows, output, mode))
 
     def sample(self, masks: MaskArray) -> None:
         assert self._held is not None, "masks came without a batch that waits for them"
@@ -188,12 +188,12 @@ class GpuRunner:
         self._replayer.submit(recording, self._sampler.masks, words)
 
     def collect(self) -> StepOutput:
-        sampled, output, mode = self._pending.popleft()
+        rows, output, mode = self._pending.popleft()
         words = self._replayer.collect().view(np.int32)
-        output.token_ids[sampled] = words[: len(sampled)]
+        output.put_sampled(rows, words[: len(rows)])
         if Mode.LOGPROBS in mode:
             found = np.zeros((len(output.token_ids), COLUMNS), np.float32)
-            found[sampled] = self._plans.logprobs_of(words, len(sampled))
+            found[rows] = self._plans.logprobs_of(words, len(rows))
             output.logprobs = self._logprobs.read(found)
         return output
 
