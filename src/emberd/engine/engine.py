@@ -41,7 +41,8 @@ class Engine:
         pool_tokens = runner.num_blocks * runner.block_size
         self.context_length = min(runner.info().context_length, pool_tokens)
         self._runner = runner
-        self._blocks = BlockManager(runner.num_blocks, runner.block_size)
+        window = runner.info().window
+        self._blocks = BlockManager(runner.num_blocks, runner.block_size, window)
         self._scheduler = Scheduler(self._blocks, runner.max_sequences, runner.max_batch_tokens)
         self._batches = BatchBuilder(
             runner.max_sequences, self._blocks.blocks_for(self.context_length), runner.block_size
