@@ -24,6 +24,10 @@ MaskArray = NDArray[np.uint32]
 FROM_LAST_STEP = -1
 """In `Batch.token_ids`: the token that the runner sampled last for this row's sequence."""
 
+PRIORITIES = ("interactive", "normal", "batch")
+"""Classes of requests; a class is its place here. Who comes first is admitted first and preempted last."""
+NORMAL = 1
+
 MAX_LOGPROBS = 20
 """Likeliest tokens that can be told of one place."""
 
@@ -96,6 +100,7 @@ class GenerateRequest:
     params: SamplingParams
     prompt_logprobs: int | None = None  # likeliest ones told at each place; None: off
     cache_salt: str | None = ""  # shares prefixes with that salt alone; None: with nobody
+    priority: int = NORMAL  # of PRIORITIES
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ gets the next one before the tokens of the last are known.
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -37,13 +39,15 @@ from .status import batch_status
 class Engine:
     """Batches sequences over one runner, which it does not own. Not safe for several threads."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, clock: Callable[[], float] = time.monotonic) -> None:
         pool_tokens = runner.num_blocks * runner.block_size
         self.context_length = min(runner.info().context_length, pool_tokens)
         self._runner = runner
         window = runner.info().window
         self._blocks = BlockManager(runner.num_blocks, runner.block_size, window)
-        self._scheduler = Scheduler(self._blocks, runner.max_sequences, runner.max_batch_tokens)
+        self._scheduler = Scheduler(
+            self._blocks, runner.max_sequences, runner.max_batch_tokens, clock
+        )
         self._batches = BatchBuilder(
             runner.max_sequences, self._blocks.blocks_for(self.context_length), runner.block_size
         )
