@@ -187,6 +187,7 @@ class CpuRunner:
             spec.layers[layer].window,
             spec.attention_scale,
             spec.attention_cap,
+            self.weights.layers[layer].sinks,
         )
 
     def _sample(
