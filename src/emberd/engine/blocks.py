@@ -10,6 +10,9 @@ from collections.abc import Iterable
 
 from .prefix import Key, PrefixCache
 
+HOLE = -1
+"""In a block table: a block behind the window, which was given up and is never read again."""
+
 
 class BlockManager:
     """A pool of `num_blocks` blocks, each holding the KV of `block_size` tokens.
@@ -17,20 +20,28 @@ class BlockManager:
     A block table is a plain list of block ids in order, owned by its sequence and changed only here.
     A published block is never written again: tables that need the same prefix share it, and once
     nobody holds it, it stays to be found until its room is needed.
+
+    With a `window` a token sees so many tokens, itself included, and a table may begin with holes.
     """
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        assert num_blocks > 0 and block_size > 0
+    def __init__(self, num_blocks: int, block_size: int, window: int = 0) -> None:
+        assert num_blocks > 0 and block_size > 0 and window >= 0
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self._window = window
         self._free: deque[int] = deque(range(num_blocks))
         self._references = [0] * num_blocks
-        self.prefixes = PrefixCache()
+        self.prefixes = PrefixCache(chained=not window)
 
     @property
     def num_free(self) -> int:
         """Blocks that no table holds, those of prefixes among them."""
         return len(self._free) + self.prefixes.num_idle
+
+    @property
+    def num_shared(self) -> int:
+        """Blocks that several tables hold."""
+        return sum(count > 1 for count in self._references)
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold `num_tokens` tokens."""
@@ -50,12 +61,39 @@ class BlockManager:
             self._references[block] = 1
             block_table.append(block)
 
+    def find(self, keys: list[Key]) -> list[int]:
+        """The published blocks of the longest beginning that can be gone on from, holes before what that sees."""
+        if not self._window:
+            return self.prefixes.find(keys)
+        found = [self.prefixes.get(key) for key in keys]
+        longest = run = 0  # blocks from the start; of these, the last that are there
+        for length, block in enumerate(found, 1):
+            run = 0 if block is None else run + 1
+            if run >= length - self._num_behind(length * self.block_size):
+                longest = length
+        first = self._num_behind(longest * self.block_size)
+        return [HOLE] * first + [block for block in found[first:longest] if block is not None]
+
     def adopt(self, block_table: list[int], prefix: list[int]) -> None:
-        """Begin an empty `block_table` with the published blocks of a prefix."""
+        """Begin an empty `block_table` with the published blocks of a prefix, as `find` gives them."""
         assert not block_table
         for block in prefix:
-            self._hold(block)
+            if block != HOLE:
+                self._hold(block)
         block_table += prefix
+
+    def free_behind(self, block_table: list[int], position: int) -> range:
+        """Give up the blocks that no token from `position` on sees; the places that became holes."""
+        end = first = min(self._num_behind(position), len(block_table))
+        while first > 0 and block_table[first - 1] != HOLE:
+            first -= 1
+            self._let_go(block_table[first])
+            block_table[first] = HOLE
+        return range(first, end)
+
+    def _num_behind(self, position: int) -> int:
+        """Blocks from the start that the token at `position` does not see."""
+        return max(0, position - self._window + 1) // self.block_size if self._window else 0
 
     def publish(self, block_table: list[int], place: int, key: Key, parent: Key | None) -> bool:
         """Let others find the block at `place`: it is full, and steps that are submitted fill it.
@@ -75,7 +113,8 @@ class BlockManager:
     def release(self, block_table: list[int]) -> None:
         """Give up every block of `block_table` and empty it; the last one first, so that it is the first to go."""
         for block in reversed(block_table):
-            self._let_go(block)
+            if block != HOLE:
+                self._let_go(block)
         block_table.clear()
 
     def _hold(self, block: int) -> None:
@@ -96,7 +135,7 @@ class BlockManager:
 
     def check_integrity(self, block_tables: Iterable[list[int]]) -> None:
         """Recount everything against the live `block_tables`; AssertionError tells what is off."""
-        counted = Counter(block for table in block_tables for block in table)
+        counted = Counter(block for table in block_tables for block in table if block != HOLE)
         for block, references in enumerate(self._references):
             assert references == counted[block], (
                 f"block {block} has {references} references, {counted[block]} tables hold it"

@@ -40,10 +40,12 @@ class PrefixCache:
     """Blocks by key, and those that no sequence holds in the order in which they go.
 
     Whoever holds a block holds the one before it too, and lets go of the last first. So of idle blocks the oldest
-    is always a leaf: what goes never leaves a block behind that can no longer be found.
+    is always a leaf: what goes never leaves a block behind that can no longer be found. That is so where they are
+    `chained`: behind a window, a block is found without those at the beginning.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, chained: bool = True) -> None:
+        self._chained = chained
         self._block_of: dict[Key, int] = {}
         self._key_of: dict[
             int, tuple[Key, Key | None]
@@ -78,7 +80,7 @@ class PrefixCache:
 
     def put(self, key: Key, parent: Key | None, block: int) -> None:
         assert key not in self._block_of and block not in self._key_of
-        assert parent is None or parent in self._block_of
+        assert parent is None or parent in self._block_of or not self._chained
         self._block_of[key] = block
         self._key_of[block] = key, parent
 
@@ -104,7 +106,7 @@ class PrefixCache:
         )
         assert self._idle.keys() <= self._key_of.keys(), "an idle block has no key"
         for block, (_, parent) in self._key_of.items():
-            if parent is None:
+            if parent is None or not self._chained:
                 continue
             assert parent in self._block_of, f"block {block} can no longer be found"
             before = self._block_of[parent]

@@ -49,6 +49,7 @@ class Scheduler:
         """The rows of the next step, those of one token first; empty when nothing can run now."""
         for sequence in self.running:
             self._publish(sequence)
+            self._free_behind(sequence)
         rows = self._decode_rows()
         self._admit()
         rows += self._prefill_rows(self._max_batch_tokens - len(rows))
@@ -72,6 +73,7 @@ class Scheduler:
         ):
             victim = self.running.pop()
             self._release(victim)
+            victim.num_preemptions += 1
             self.waiting.appendleft(victim)
             if victim is sequence:
                 return False
@@ -111,13 +113,20 @@ class Scheduler:
                 sequence.num_told_blocks = min(sequence.num_told_blocks, place)
         sequence.num_published_blocks = num_full
 
+    def _free_behind(self, sequence: Sequence) -> None:
+        """Give up blocks behind the window of all tokens that are still to run, be they drafts that were dropped."""
+        position = min(sequence.num_computed_tokens, len(sequence.token_ids) - 1)
+        freed = self.blocks.free_behind(sequence.block_table, position)
+        if freed:
+            sequence.num_told_blocks = min(sequence.num_told_blocks, freed.start)
+
     def _find_prefix(self, sequence: Sequence) -> list[int]:
         """The published blocks that a sequence can begin with. Its last token is run in any case: what comes
         next follows from it."""
         if sequence.keys is None:
             return []
         num_full = (len(sequence.token_ids) - 1) // self.blocks.block_size
-        return self.blocks.prefixes.find(sequence.keys.first(num_full))
+        return self.blocks.find(sequence.keys.first(num_full))
 
     def _is_being_computed(self, sequence: Sequence, place: int) -> bool:
         """Whether a running sequence is about to publish the block that a waiting one needs at `place`."""

@@ -65,6 +65,12 @@ class ModelSpec:
     whole_qk_norm: bool = False  # q and k are normed over all heads together
     experts: ExpertSpec | None = None
 
+    @property
+    def window(self) -> int:
+        """Tokens that attention sees in every layer; 0 where a layer sees all of them."""
+        windows = [layer.window for layer in self.layers]
+        return max(windows) if all(windows) else 0
+
 
 @dataclass(frozen=True, slots=True)
 class SharedExpertTensors:
