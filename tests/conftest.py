@@ -46,6 +46,13 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBERD_CACHE_DIR", str(tmp_path / "cache"))
 
 
+@pytest.fixture(autouse=True)
+def device_first(request: pytest.FixtureRequest) -> None:
+    """A test that needs an adapter is given the shared device, also where it opens one by way of a runner."""
+    if request.node.get_closest_marker("device") is not None:
+        request.getfixturevalue("device")
+
+
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Fresh random numbers every run; the seed is shown when the test fails."""
