@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from typing import Any
 
 from emberd.protocol import Bytes
 
@@ -127,7 +128,7 @@ class DiskTier:
 
     def wait(self, seconds: float) -> None:
         """Until one of the reads or writes under way is done, or so long."""
-        under_way = [*self._reading.values(), *self._writing.values()]
+        under_way: list[Future[Any]] = [*self._reading.values(), *self._writing.values()]
         wait_for(under_way, timeout=seconds, return_when=FIRST_COMPLETED)
 
     def close(self) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from statistics import median
 
 _KEPT = 15
 """Measurements that count, the last ones. Their median: a step may have waited for a kernel to be compiled."""
+
+_LEAST_TOKENS = 16
 
 _TRIAL = 32
 """One in so many refusals is copied all the same, so that a rate that was poor once is measured again."""
@@ -28,6 +31,22 @@ class Rate:
         return median(self._found) if self._found else None
 
 
+class StepClock:
+    """How long steps take that overlap: from the end of the one before, or from the start where the device was idle."""
+
+    def __init__(self) -> None:
+        self._started: deque[float] = deque()
+        self._ended = 0.0
+
+    def submit(self) -> None:
+        self._started.append(time.perf_counter())
+
+    def collect(self) -> float:
+        """Seconds of the oldest step, which has just ended."""
+        began, self._ended = max(self._started.popleft(), self._ended), time.perf_counter()
+        return self._ended - began
+
+
 class Rates:
     """Of prefill in tokens, of copies in bytes a second."""
 
@@ -37,6 +56,12 @@ class Rates:
         self.upload = Rate()  # host memory to the pool
         self.fetch = Rate()  # disk to host memory
         self._refusals = 0
+
+    def note_step(self, chunks: list[int], seconds: float) -> None:
+        """A step has run so many tokens of each row. Rows of a few tokens are no measure of prefill."""
+        tokens = sum(chunks)
+        if tokens >= _LEAST_TOKENS and 2 * sum(c for c in chunks if c >= _LEAST_TOKENS) > tokens:
+            self.prefill.note(tokens, seconds)
 
     def copying_pays(self, *, from_disk: bool) -> bool:
         """Whether a block comes back sooner than it is computed. What was never measured is tried."""

@@ -17,9 +17,9 @@ from emberd.protocol import BlockCopy, Bytes, Runner, TierCounts
 
 from .blocks import BlockManager
 from .disk_tier import DiskTier
-from .leaf_order import LeafOrder
 from .prefix import Key, Published
-from .rates import Rates
+from .ram_tier import RamTier
+from .rates import Rates, StepClock
 
 _STEP_BYTES = 32 << 20
 """Bytes that may leave the pool in a step, and be given to the disk in one."""
@@ -31,46 +31,6 @@ _AHEAD = 256
 """Blocks next to leave the pool that are copied before they have to, while the pool fills up."""
 
 _WAIT_SECONDS = 0.005
-
-Block = tuple[Key, "Key | None", Bytes]
-
-
-class RamTier:
-    """Blocks in main memory, at most `max_bytes`."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes, self.nbytes = max_bytes, 0
-        self._order = LeafOrder()
-        self._data: dict[Key, Bytes] = {}
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._data
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def get(self, key: Key) -> Bytes | None:
-        return self._data.get(key)
-
-    def parent(self, key: Key) -> Key | None:
-        return self._order.parent(key)
-
-    def use(self, key: Key) -> None:
-        """It is not the next to go."""
-        self._order.use(key)
-
-    def put(self, key: Key, parent: Key | None, data: Bytes) -> list[Block]:
-        """Keep a block that is not here; the blocks that had to go for it, which may be itself."""
-        self._order.add(key, parent)
-        self._data[key] = data
-        self.nbytes += data.nbytes
-        gone = []
-        while self.nbytes > self.max_bytes:
-            last = self._order.first()
-            gone.append((last, self._order.parent(last), self._data.pop(last)))
-            self._order.remove(last)
-            self.nbytes -= gone[-1][2].nbytes
-        return gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +49,8 @@ class Tiers:
     def __init__(
         self, runner: Runner, rates: Rates, ram_bytes: int = 0, disk: DiskTier | None = None
     ) -> None:
-        self.rates, self.disk, self.ram = rates, disk, RamTier(ram_bytes)
+        self.rates, self.clock = rates, StepClock()
+        self.disk, self.ram = disk, RamTier(ram_bytes)
         self._runner = runner
         self._per_step = max(1, _STEP_BYTES // runner.block_bytes)
         ram_blocks = ram_bytes // runner.block_bytes
@@ -113,7 +74,7 @@ class Tiers:
     @property
     def has_work(self) -> bool:
         """Whether `rest` has anything to do."""
-        return bool(self._landing or self.disk and (self.disk.busy or self._can_save))
+        return bool(self._landing or (self.disk and (self.disk.busy or self._can_save)))
 
     @property
     def counts(self) -> TierCounts:
@@ -266,7 +227,7 @@ class Tiers:
             self._landing_keys.difference_update(published.key for published in landing.blocks)
             for published, data in zip(landing.blocks, landing.copy.take(), strict=True):
                 if landing.to_disk:
-                    self._write(published.key, published.parent, data)
+                    self._write_behind(published.key, published.parent, data)
                 else:
                     self._put_down(published.key, published.parent, data)
 
@@ -288,6 +249,11 @@ class Tiers:
             return False
         return key in self.disk or self.disk.write(key, parent, data)
 
+    def _write_behind(self, key: Key, parent: Key | None, data: Bytes) -> None:
+        """Write a block unless the one before it has no room: it could not be found."""
+        if self.disk is not None and (parent is None or parent in self.disk):
+            self._write(key, parent, data)
+
     @property
     def _can_save(self) -> bool:
         return bool(self._unsaved) and self.disk is not None and self.disk.has_room_to_write
@@ -305,7 +271,7 @@ class Tiers:
             if key in self.disk or key in self._landing_keys:
                 continue
             if data is not None:
-                self._write(key, parent, data)
+                self._write_behind(key, parent, data)
             elif block is not None:
                 from_pool.append(Published(block, key, parent))
         if from_pool:
