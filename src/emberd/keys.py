@@ -8,7 +8,7 @@ from __future__ import annotations
 import hmac
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,15 +73,20 @@ def readable_by_others(path: Path) -> bool:
     return os.name == "posix" and bool(path.stat().st_mode & stat.S_IROTH)
 
 
-def granted(keys: Iterable[ApiKey], presented: Iterable[str]) -> frozenset[str] | None:
-    """The scopes of the presented keys together; None when none of them is known.
+def matching(keys: Sequence[ApiKey], presented: Iterable[str]) -> list[int]:
+    """Places of the keys that were presented.
 
     Compares every pair, each in constant time: how long it takes tells nothing of a key.
     """
     given = [text.encode("utf-8", "surrogateescape") for text in presented]
-    scopes: frozenset[str] | None = None
-    for key in keys:
-        for text in given:
-            if hmac.compare_digest(key.secret.encode(), text):
-                scopes = (scopes or frozenset()) | key.scopes
-    return scopes
+    return [
+        place
+        for place, key in enumerate(keys)
+        if any([hmac.compare_digest(key.secret.encode(), text) for text in given])
+    ]
+
+
+def granted(keys: Sequence[ApiKey], presented: Iterable[str]) -> frozenset[str] | None:
+    """The scopes of the presented keys together; None when none of them is known."""
+    places = matching(keys, presented)
+    return frozenset().union(*(keys[place].scopes for place in places)) if places else None

@@ -54,6 +54,11 @@ class BlockManager:
         """Blocks that hold nothing."""
         return len(self._free)
 
+    @property
+    def num_shared(self) -> int:
+        """Blocks that several tables hold."""
+        return sum(count > 1 for count in self._references)
+
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)

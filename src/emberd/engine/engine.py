@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from emberd.errors import BadRequestError, ContextOverflowError
+from emberd.inspection import BatchStatus
 from emberd.protocol import (
     EmbedRequest,
     GenerateRequest,
@@ -30,6 +31,7 @@ from .grammar import GrammarError, Grammars
 from .prefix import BlockKeys
 from .scheduler import Scheduler
 from .sequence import Row, Sequence
+from .status import batch_status
 from .tiers import Tiers
 
 
@@ -132,6 +134,10 @@ class Engine:
         ]
         self._sequences.clear()
         return self._emit()
+
+    def status(self) -> BatchStatus:
+        """What waits and runs, and the blocks, as they are now."""
+        return batch_status(self._scheduler)
 
     def check_integrity(self) -> None:
         """Recount blocks against the sequences; AssertionError tells what is off."""

@@ -83,6 +83,7 @@ class Scheduler:
         ):
             victim = self.running.pop()
             self._release(victim)
+            victim.num_preemptions += 1
             self.waiting.appendleft(victim)
             if victim is sequence:
                 return False

@@ -42,6 +42,7 @@ class Sequence:
         "num_cached_tokens",
         "num_computed_tokens",
         "num_pending_tokens",
+        "num_preemptions",
         "num_prompt_tokens",
         "num_published_blocks",
         "num_reused_tokens",
@@ -77,6 +78,7 @@ class Sequence:
         self.index: int | None = None  # place in the runner's per-sequence state while running
         self.num_computed_tokens = 0  # tokens whose KV the submitted steps have written
         self.num_pending_tokens = 0
+        self.num_preemptions = 0
         self.keys: BlockKeys | None = None  # None: takes no part in the prefix cache
         self.num_cached_tokens: int | None = None  # reused when it first ran
         self.num_reused_tokens = (

@@ -29,6 +29,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from .. import __version__
+from ..inspection import BatchStatus
 from ..models.loaded import LoadedModel, Worker
 from ..protocol import EmbedRequest, GenerateRequest, SequenceUpdate, StepMessage, WorkerInfo
 
@@ -151,6 +152,9 @@ class _MeteredWorker:
     @property
     def alive(self) -> bool:
         return self._worker.alive
+
+    async def inspect(self) -> BatchStatus:
+        return await self._worker.inspect()
 
     async def close(self) -> None:
         await self._worker.close()

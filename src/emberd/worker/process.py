@@ -25,6 +25,7 @@ from emberd.errors import EmberdError
 from emberd.gguf.digest import model_digest
 from emberd.gguf.encoder import is_encoder
 from emberd.gguf.reader import GGUFFile
+from emberd.inspection import Inspect, Inspected
 from emberd.protocol import (
     Cancel,
     EmbedRequest,
@@ -167,6 +168,8 @@ def serve(
                     refusals.append(_refusal(message, error))
             elif isinstance(message, Cancel):
                 engine.cancel(message.request_id)
+            elif isinstance(message, Inspect):
+                channel.send(Inspected(message.number, engine.status()))
             elif isinstance(message, TokenTable) and isinstance(engine, Engine):
                 engine.use_table(message)
         if quiet and not engine.has_work and unprepared:

@@ -15,6 +15,7 @@ from ...errors import BadRequestError
 from ...models.loaded import LoadedModel
 from ..body import ignored_header
 from ..conversation import plain_form
+from ..requests import answer_digits
 from ..routing import documented, read_body
 from ..service import PromptIds
 from .completion_shape import CompletionShape
@@ -58,7 +59,7 @@ async def completions(request: Request) -> Response:
         with_logprobs=body.logprobs is not None,
         tokenizer=generation.model.tokenizer,
     )
-    answer = Answer(shape, body.model)
+    answer = Answer(shape, body.model, answer_digits(generation.request_id))
     return await respond(request, body, answer, generation, ignored_header(raw, type(body)))
 
 

@@ -16,6 +16,7 @@ from ...models.store import StoredModel
 from ..anthropic import describe as anthropic
 from ..body import ignored_header, refuse_ignored
 from ..conversation import Conversation
+from ..requests import answer_digits
 from ..routing import documented, read_body, service_of
 from ..service import PromptIds
 from .choice import chosen_tools, schema_paths
@@ -47,7 +48,8 @@ async def chat_completions(request: Request) -> Response:
     )
     generation = await start(request, body, sampling, read_prompts)
     names = reasoning_names(body, service_of(request).config.reasoning_keys)
-    answer = Answer(ChatShape(names, with_logprobs=bool(body.logprobs)), body.model)
+    shape = ChatShape(names, with_logprobs=bool(body.logprobs))
+    answer = Answer(shape, body.model, answer_digits(generation.request_id))
     headers = ignored_header(raw, type(body))
     if unused := unused_fields(raw, generation.model.text.template.source):
         known = headers.get("x-emberd-ignored")

@@ -6,7 +6,6 @@ Knows nothing of requests beyond what an answer repeats.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
@@ -116,7 +115,7 @@ class Answer:
 
     shape: Shape
     model: str  # as asked for
-    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    id: str  # digits, those of the request's id
     created: int = field(default_factory=lambda: int(time.time()))
 
     async def whole(self, generation: Generation) -> Json:

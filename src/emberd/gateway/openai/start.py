@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from ...models.loaded import LoadedModel
 from ..body import read_keep_alive
 from ..generate import Generation
-from ..routing import request_id_of, service_of
+from ..routing import caller_of, service_of
 from ..sampling import Sampling
 from ..service import PromptIds, Wish
 from ..stream import EventStream, while_connected
@@ -43,9 +43,7 @@ async def start(
         tell_end=tell_end,
         cache_salt=body.salt(),
     )
-    work = service_of(request).start(
-        request_id_of(request), body.model, keep_alive, wish, read_prompts
-    )
+    work = service_of(request).start(caller_of(request), body.model, keep_alive, wish, read_prompts)
     return await while_connected(request, work)
 
 
