@@ -9,7 +9,9 @@ from collections import deque
 from itertools import islice
 
 from .blocks import BlockManager
+from .prefix import Key
 from .sequence import Row, Sequence
+from .tiers import Tiers
 
 RESERVE_BLOCKS = 2
 """Blocks kept back for each running sequence at admission, so that it can grow before it is in need."""
@@ -23,8 +25,14 @@ class Scheduler:
     one admitted is preempted by nobody and may take any block of the others, so it always gets on.
     """
 
-    def __init__(self, blocks: BlockManager, max_sequences: int, max_batch_tokens: int) -> None:
-        self.blocks = blocks
+    def __init__(
+        self,
+        blocks: BlockManager,
+        max_sequences: int,
+        max_batch_tokens: int,
+        tiers: Tiers | None = None,
+    ) -> None:
+        self.blocks, self._tiers = blocks, tiers
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self._max_batch_tokens = max_batch_tokens
@@ -40,6 +48,8 @@ class Scheduler:
         before any later step that could reuse them."""
         if sequence.index is None:
             self.waiting.remove(sequence)
+            if self._tiers is not None:
+                self._tiers.forget(sequence)
         else:
             self.running.remove(sequence)
             self._publish(sequence)
@@ -86,6 +96,9 @@ class Scheduler:
             prefix = self._find_prefix(sequence)
             if self._is_being_computed(sequence, len(prefix)):
                 continue
+            below = self._find_below(sequence, len(prefix))
+            if below is None:
+                continue
             needed = self.blocks.blocks_for(sequence.num_tokens) - len(prefix)
             needed += sum(map(self.blocks.prefixes.is_idle, prefix))
             if self.running:
@@ -95,8 +108,13 @@ class Scheduler:
             self.waiting.remove(sequence)
             self.blocks.adopt(sequence.block_table, prefix)
             self.blocks.grow(sequence.block_table, sequence.num_tokens)
-            sequence.start(self._free_indices.pop(), len(prefix), self.blocks.block_size)
+            num_reused = len(prefix) + len(below)
+            if self._tiers is not None:
+                self._tiers.promote(sequence, below, sequence.block_table[len(prefix) : num_reused])
+            sequence.start(self._free_indices.pop(), num_reused, self.blocks.block_size)
+            sequence.num_published_blocks = len(prefix)
             self.running.append(sequence)
+            self._publish(sequence)
 
     def _publish(self, sequence: Sequence) -> None:
         """Let others find the full blocks that submitted steps write: whatever reads them is submitted later."""
@@ -127,6 +145,13 @@ class Scheduler:
             return []
         num_full = (len(sequence.token_ids) - 1) // self.blocks.block_size
         return self.blocks.find(sequence.keys.first(num_full))
+
+    def _find_below(self, sequence: Sequence, place: int) -> list[Key] | None:
+        """The blocks from `place` on that come from the tiers; None while they are read."""
+        if self._tiers is None or sequence.keys is None:
+            return []
+        num_full = (len(sequence.token_ids) - 1) // self.blocks.block_size
+        return self._tiers.ready(sequence, sequence.keys.first(num_full)[place:])
 
     def _is_being_computed(self, sequence: Sequence, place: int) -> bool:
         """Whether a running sequence is about to publish the block that a waiting one needs at `place`."""
