@@ -164,7 +164,7 @@ def test_a_batch_request_ends_under_a_stream_of_interactive_ones() -> None:
     """More interactive work than fits, for ever: what arrived first gets its turn all the same."""
     clock = Clock()
     runner = ScriptedRunner(num_blocks=12, max_sequences=2, max_batch_tokens=12)
-    engine = Engine(runner, clock)
+    engine = Engine(runner, clock=clock)
     engine.add(request("batch", 20, BATCH, max_tokens=10, first=500))
     ended = 0.0
     for step in range(1000):
@@ -181,7 +181,8 @@ def test_a_batch_request_ends_under_a_stream_of_interactive_ones() -> None:
 
 @pytest.mark.parametrize("steps_in_flight", [1, 3])
 def test_ranks_are_kept_whatever_comes(rng: np.random.Generator, steps_in_flight: int) -> None:
-    """Who is preempted ranks behind all who run on; who is admitted, before all who go on waiting. Replies are those of a lone run, no block is lost, and all end."""
+    """Who is preempted ranks behind all who run on; who is admitted, before all who go on
+    waiting. Replies are those of a lone run, no block is lost, and all end."""
     num_preemptions = 0
     for _ in range(12):
         clock = Clock()
@@ -193,7 +194,7 @@ def test_ranks_are_kept_whatever_comes(rng: np.random.Generator, steps_in_flight
             context_length=24,
             steps_in_flight=steps_in_flight,
         )
-        engine = Engine(runner, clock)
+        engine = Engine(runner, clock=clock)
         scheduler = engine._scheduler
         requests, got, left = {}, {}, 14
         while left or engine.has_work:

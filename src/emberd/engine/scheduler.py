@@ -11,8 +11,10 @@ from collections.abc import Callable
 from itertools import count, islice
 
 from .blocks import BlockManager
+from .prefix import Key
 from .priority import AGING_CHECKS, AGING_SECONDS, Rank, Standing
 from .sequence import Row, Sequence
+from .tiers import Tiers
 
 RESERVE_BLOCKS = 2
 """Blocks kept back for each running sequence at admission, so that it can grow before it is in need."""
@@ -32,9 +34,10 @@ class Scheduler:
         blocks: BlockManager,
         max_sequences: int,
         max_batch_tokens: int,
+        tiers: Tiers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.blocks = blocks
+        self.blocks, self._tiers = blocks, tiers
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self._clock = clock
@@ -54,6 +57,8 @@ class Scheduler:
         before any later step that could reuse them."""
         if sequence.index is None:
             self.waiting.remove(sequence)
+            if self._tiers is not None:
+                self._tiers.forget(sequence)
         else:
             self.running.remove(sequence)
             self._publish(sequence)
@@ -92,6 +97,8 @@ class Scheduler:
             return
         prefix = self._find_prefix(first)
         if self._computer_of(first, len(prefix)) is not None:
+            return
+        if self._find_below(first, len(prefix)) is None:
             return
         missing = self._needed(first, prefix, others) - self.blocks.num_free
         tables = [one.block_table for one in worse]
@@ -138,13 +145,21 @@ class Scheduler:
                 if computer.standing.follow(sequence.standing):
                     self.running.sort(key=_rank)
                 continue
+            below = self._find_below(sequence, len(prefix))
+            if below is None:
+                continue
             if self._needed(sequence, prefix, self.running) > self.blocks.num_free:
                 return
             self.waiting.remove(sequence)
             self.blocks.adopt(sequence.block_table, prefix)
             self.blocks.grow(sequence.block_table, sequence.num_tokens)
-            sequence.start(self._free_indices.pop(), len(prefix), self.blocks.block_size)
+            num_reused = len(prefix) + len(below)
+            if self._tiers is not None:
+                self._tiers.promote(sequence, below, sequence.block_table[len(prefix) : num_reused])
+            sequence.start(self._free_indices.pop(), num_reused, self.blocks.block_size)
+            sequence.num_published_blocks = len(prefix)
             insort(self.running, sequence, key=_rank)
+            self._publish(sequence)
 
     def _fits(self, sequence: Sequence) -> bool:
         prefix = self._find_prefix(sequence)
@@ -187,6 +202,13 @@ class Scheduler:
             return []
         num_full = (len(sequence.token_ids) - 1) // self.blocks.block_size
         return self.blocks.find(sequence.keys.first(num_full))
+
+    def _find_below(self, sequence: Sequence, place: int) -> list[Key] | None:
+        """The blocks from `place` on that come from the tiers; None while they are read."""
+        if self._tiers is None or sequence.keys is None:
+            return []
+        num_full = (len(sequence.token_ids) - 1) // self.blocks.block_size
+        return self._tiers.ready(sequence, sequence.keys.first(num_full)[place:])
 
     def _computer_of(self, sequence: Sequence, place: int) -> Sequence | None:
         """The running sequence that is about to publish the block that a waiting one needs at `place`."""
