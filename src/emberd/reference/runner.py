@@ -198,6 +198,7 @@ class CpuRunner:
             spec.layers[layer].window,
             spec.attention_scale,
             spec.attention_cap,
+            self.weights.layers[layer].sinks,
         )
 
     def _sample(

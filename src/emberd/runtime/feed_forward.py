@@ -158,6 +158,7 @@ class FeedForward:
                 pairs_a_row=pairs_a_row,
                 base=place * experts.count * width if len(matrices) == 1 else 0,
                 column=place * width,
+                bias=projection.biases[min(place, len(matrices) - 1)],
             )
 
     def _activate(

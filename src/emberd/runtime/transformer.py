@@ -119,6 +119,7 @@ class Transformer:
         return (
             last.post_ffn_norm is None
             and last.router is None
+            and not last.down.is_biased
             and all(matrix.is_quantized for matrix in self.weights.output.matrices)
             and can_fuse_output(self.table.matvec, last.down.matrices[0], shape.tokens)
         )
@@ -276,6 +277,7 @@ class Transformer:
             window=self.weights.spec.layers[index].window,
             scale=self.weights.spec.attention_scale,
             cap=self.weights.spec.attention_cap,
+            sinks=self.weights.layers[index].sinks,
             **self._head_sizes,
         )
 
@@ -316,6 +318,7 @@ class Transformer:
                 window=self.weights.spec.layers[index].window,
                 scale=self.weights.spec.attention_scale,
                 cap=self.weights.spec.attention_cap,
+                sinks=self.weights.layers[index].sinks,
                 **self._head_sizes,
             ),
         ]
@@ -372,6 +375,7 @@ class Transformer:
             following is None
             or following[0] is None
             or not all(reader.is_quantized for reader in following[1].matrices)
+            or projection.is_biased
             or not can_fuse_output(self.table.matvec, matrix, rows)
         ):
             steps += self.projector.project(
