@@ -34,7 +34,17 @@ ALLOWED: dict[str, set[str]] = {
     },
     "bench": {"engine", "protocol"},
     "verify": {"errors", "gguf", "protocol", "reference", "runtime", "text"},
-    "gateway": {"text", "models", "protocol", "config", "errors", "keys", "logs", "values"},
+    "gateway": {
+        "text",
+        "models",
+        "protocol",
+        "config",
+        "errors",
+        "inspection",
+        "keys",
+        "logs",
+        "values",
+    },
     "models": {
         "worker",
         "gguf",
@@ -44,10 +54,12 @@ ALLOWED: dict[str, set[str]] = {
         "errors",
         "estimate",
         "hardware",
+        "inspection",
     },
     "text": {"protocol", "errors"},
     "worker": {
         "protocol",
+        "inspection",
         "errors",
         "estimate",
         "logs",
@@ -56,7 +68,7 @@ ALLOWED: dict[str, set[str]] = {
         "reference",
         "gguf",
     },
-    "engine": {"protocol", "errors"},
+    "engine": {"protocol", "inspection", "errors"},
     "runtime": {"gguf", "protocol", "errors", "estimate", "hardware"},
     "reference": {"gguf", "protocol", "errors", "estimate", "hardware"},
     "gguf": {"errors"},
@@ -67,6 +79,7 @@ ALLOWED: dict[str, set[str]] = {
     "keys": {"errors"},
     "logs": set(),
     "protocol": {"hardware"},
+    "inspection": set(),
     "errors": set(),
 }
 FORBIDDEN_OUTSIDE: dict[str, set[str]] = {

@@ -92,6 +92,8 @@ def worker_options(config: Config, path: Path, kv_limit: int | None = None) -> W
         max_sequences=config.max_sequences,
         max_batch_tokens=config.max_batch_tokens,
         cache_dir=str(config.cache_dir),
+        kv_ram=config.kv_ram,
+        kv_disk=config.kv_disk,
     )
 
 

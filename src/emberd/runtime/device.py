@@ -129,6 +129,9 @@ class Device:
         self.max_workgroup_bytes = limits["max-compute-workgroup-storage-size"]
         self.max_grid = limits["max-compute-workgroups-per-dimension"]
         self.allocated_bytes = 0  # of buffers that live
+        self.pipelines: dict[
+            str, tuple[Any, Any]
+        ] = {}  # compiled texts: bind group layout, pipeline
 
     def _fixed_subgroup_size(self, adapter: Any) -> int | None:
         """The one size that every kernel gets, or None where a driver may choose another."""

@@ -229,7 +229,7 @@ class GpuEncoder:
         options: WorkerOptions,
         progress: Callable[[float], None] | None = None,
     ) -> None:
-        started = time.monotonic()
+        started, before = time.monotonic(), device.allocated_bytes
         self.context_length = encoder_context(model, options)
         self.max_batch_tokens = encoder_tokens(model, options)
         self._device, self._model = device, model
@@ -251,7 +251,7 @@ class GpuEncoder:
             weight_bytes=weights.nbytes,
             kv_bytes=0,
             load_seconds=time.monotonic() - started,
-            scratch_bytes=max(0, device.allocated_bytes - weights.nbytes),
+            scratch_bytes=device.allocated_bytes - before - weights.nbytes,
             device_memory=memory,
             tier=gpu_tier(device.info.kind, memory),
             kv_type="",

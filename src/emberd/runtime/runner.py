@@ -9,17 +9,20 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..gguf.rope import kv_layout
 from ..gguf.spec import ModelFile, open_model
 from ..hardware import gpu_tier
 from ..protocol import (
     Batch,
+    BlockCopy,
+    Bytes,
     FloatArray,
     IntArray,
     Logprobs,
@@ -34,6 +37,7 @@ from .device import Device, Tensor, open_device
 from .device_memory import device_memory
 from .footprint import decoder_footprint, max_sequences
 from .kernel import Kernels, run_once
+from .kv_copy import BlockCopies
 from .kv_size import size_kv
 from .logprobs import COLUMNS
 from .model import load_weights
@@ -85,8 +89,12 @@ class GpuRunner:
 
     def _build(self, progress: Callable[[float], None] | None) -> None:
         device, spec = self._device, self._model.spec
+        before = device.allocated_bytes
         weights = load_weights(device, self._model, self.context_length, progress)
         cache = kv_cache.allocate(device, spec, self.num_blocks)
+        self._copies = BlockCopies(device, cache.parts, self.num_blocks)
+        self.block_bytes = self._copies.block_bytes
+        self.kv_layout = kv_layout(spec, "gpu f16", self.block_bytes, self.context_length)
         kernels = Kernels(device)
         folder = self._options.cache_dir
         table = tuned_table(
@@ -122,9 +130,10 @@ class GpuRunner:
             kv_bytes=cache.nbytes,
             load_seconds=time.monotonic() - self._started,
             tuned_products=table.num_tuned,
-            scratch_bytes=max(0, device.allocated_bytes - weights.nbytes - cache.nbytes),
+            scratch_bytes=device.allocated_bytes - before - weights.nbytes - cache.nbytes,
             device_memory=self._memory,
             tier=gpu_tier(device.info.kind, self._memory),
+            window=spec.window,
         )
 
     def info(self) -> WorkerInfo:
@@ -146,10 +155,10 @@ class GpuRunner:
             for admission in batch.admissions:
                 self._sampler.admit(admission)
             self._tables.write(batch, changed)
-        sampled = np.flatnonzero(batch.sample).astype(np.int32)
+        places, rows = batch.sampled_places()
         mode = self._sampler.mode_for(batch)
-        plan = self._plans.for_step(batch, len(sampled), mode)
-        values = plan.inputs.fill(batch, sampled, self._transformer.tile_size)
+        plan = self._plans.for_step(batch, len(places), mode)
+        values = plan.inputs.fill(batch, places, rows, self._transformer.tile_size)
         self._replayer.submit(plan.recording, plan.inputs.tensor, values)
         output = StepOutput(np.full(batch.num_rows, -1, np.int32))
         if batch.logits_at is not None:
@@ -159,8 +168,8 @@ class GpuRunner:
         if batch.scored_at is not None and batch.scored_ids is not None:
             output.scores = self._scores(batch.scored_at, batch.scored_ids)
         if plan.sampling is not None and batch.masked is not None:
-            self._held = plan.sampling, batch.masked[sampled]
-        self._pending.append((sampled, output, mode))
+            self._held = plan.sampling, batch.masked[rows]
+        self._pending.append((rows, output, mode))
 
     def sample(self, masks: MaskArray) -> None:
         assert self._held is not None, "masks came without a batch that waits for them"
@@ -169,12 +178,12 @@ class GpuRunner:
         self._replayer.submit(recording, self._sampler.masks, words)
 
     def collect(self) -> StepOutput:
-        sampled, output, mode = self._pending.popleft()
+        rows, output, mode = self._pending.popleft()
         words = self._replayer.collect().view(np.int32)
-        output.token_ids[sampled] = words[: len(sampled)]
+        output.put_sampled(rows, words[: len(rows)])
         if Mode.LOGPROBS in mode:
             found = np.zeros((len(output.token_ids), COLUMNS), np.float32)
-            found[sampled] = self._plans.logprobs_of(words, len(sampled))
+            found[rows] = self._plans.logprobs_of(words, len(rows))
             output.logprobs = self._logprobs.read(found)
         return output
 
@@ -237,6 +246,14 @@ class GpuRunner:
         )
         run_once(device, [norm])
         return device.read(states)
+
+    def read_blocks(self, blocks: Sequence[int]) -> BlockCopy:
+        self._replayer.flush()
+        return self._copies.read(blocks)
+
+    def write_blocks(self, blocks: Sequence[int], data: Bytes) -> None:
+        self._replayer.flush()
+        self._copies.write(blocks, data)
 
     def close(self) -> None:
         self._replayer.close()
