@@ -24,6 +24,10 @@ MaskArray = NDArray[np.uint32]
 FROM_LAST_STEP = -1
 """In `Batch.token_ids`: the token that the runner sampled last for this row's sequence."""
 
+PRIORITIES = ("interactive", "normal", "batch")
+"""Classes of requests; a class is its place here. Who comes first is admitted first and preempted last."""
+NORMAL = 1
+
 MAX_LOGPROBS = 20
 """Likeliest tokens that can be told of one place."""
 
@@ -85,6 +89,8 @@ class WorkerOptions:
     max_sequences: int = 32
     max_batch_tokens: int = 512  # tokens a step; the chunk size of prefill follows from it
     cache_dir: str | None = None  # where measured tiles are kept; None: nothing is measured
+    kv_ram: int = 0  # bytes of main memory for KV blocks that left the pool
+    kv_disk: int = 0  # bytes of files in cache_dir for KV blocks, those of all models
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,7 @@ class GenerateRequest:
     params: SamplingParams
     prompt_logprobs: int | None = None  # likeliest ones told at each place; None: off
     cache_salt: str | None = ""  # shares prefixes with that salt alone; None: with nobody
+    priority: int = NORMAL  # of PRIORITIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +153,19 @@ class SequenceUpdate:
 
 
 @dataclass(frozen=True, slots=True)
+class TierCounts:
+    """KV blocks kept below the pool, now; and those that were moved since the model was loaded."""
+
+    ram_blocks: int = 0
+    ram_bytes: int = 0
+    disk_blocks: int = 0
+    disk_bytes: int = 0
+    promoted: int = 0  # blocks that came back and were not computed again
+    spilled: int = 0  # blocks that left the pool and were kept
+    lost: int = 0  # blocks that left the pool and were not
+
+
+@dataclass(frozen=True, slots=True)
 class StepMessage:
     """Everything one engine step tells the gateway, in one message."""
 
@@ -153,6 +173,7 @@ class StepMessage:
     num_running: int = 0
     num_waiting: int = 0
     num_free_blocks: int = 0
+    tiers: TierCounts | None = None  # None: there are none
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from emberd.verify.check import Check
 from emberd.verify.model import check_model
 from tiny_gguf import random_model
 
-pytestmark = [pytest.mark.device, pytest.mark.usefixtures("device")]
+pytestmark = pytest.mark.device
 
 SHADERS = Path(__file__).parent.parent.parent / "shaders"
 FAULTS = {

@@ -7,11 +7,21 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
+from typing import Protocol
 
-from .prefix import Key, PrefixCache
+from .prefix import Key, PrefixCache, Published
 
 HOLE = -1
 """In a block table: a block behind the window, which was given up and is never read again."""
+
+
+class Watcher(Protocol):
+    """Is told of the prefix cache's blocks; see tiers.py."""
+
+    def published(self, key: Key, parent: Key | None) -> None: ...
+
+    def evicted(self, published: Published) -> None:
+        """The block may be written over by the next step, not before."""
 
 
 class BlockManager:
@@ -31,12 +41,18 @@ class BlockManager:
         self._window = window
         self._free: deque[int] = deque(range(num_blocks))
         self._references = [0] * num_blocks
+        self.watcher: Watcher | None = None
         self.prefixes = PrefixCache(chained=not window)
 
     @property
     def num_free(self) -> int:
         """Blocks that no table holds, those of prefixes among them."""
         return len(self._free) + self.prefixes.num_idle
+
+    @property
+    def num_unused(self) -> int:
+        """Blocks that hold nothing."""
+        return len(self._free)
 
     @property
     def num_shared(self) -> int:
@@ -57,9 +73,15 @@ class BlockManager:
         The caller has checked `num_missing` against `num_free`.
         """
         for _ in range(self.num_missing(block_table, num_tokens)):
-            block = self._free.popleft() if self._free else self.prefixes.evict()
+            block = self._free.popleft() if self._free else self._evict()
             self._references[block] = 1
             block_table.append(block)
+
+    def _evict(self) -> int:
+        published = self.prefixes.evict()
+        if self.watcher is not None:
+            self.watcher.evicted(published)
+        return published.block
 
     def find(self, keys: list[Key]) -> list[int]:
         """The published blocks of the longest beginning that can be gone on from, holes before what that sees."""
@@ -104,6 +126,8 @@ class BlockManager:
         block, there = block_table[place], self.prefixes.get(key)
         if there is None:
             self.prefixes.put(key, parent, block)
+            if self.watcher is not None:
+                self.watcher.published(key, parent)
             return False
         self._hold(there)
         block_table[place] = there
@@ -116,6 +140,13 @@ class BlockManager:
             if block != HOLE:
                 self._let_go(block)
         block_table.clear()
+
+    def num_gained(self, block_tables: list[list[int]], kept: list[int]) -> int:
+        """Blocks that would be free if all these tables were released, those of `kept` not counted."""
+        held = Counter(block for table in block_tables for block in table if block != HOLE)
+        for block in kept:
+            held.pop(block, None)
+        return sum(self._references[block] == count for block, count in held.items())
 
     def _hold(self, block: int) -> None:
         assert block in self.prefixes, f"block {block} is not published and cannot be shared"

@@ -10,6 +10,8 @@ import hashlib
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import islice
+from typing import NamedTuple
 
 Key = bytes
 
@@ -34,6 +36,14 @@ class BlockKeys:
             digest = hashlib.blake2b(before + tokens.tobytes(), digest_size=16)
             self._keys.append(digest.digest())
         return self._keys[:count]
+
+
+class Published(NamedTuple):
+    """A block with its key and that of the block before it."""
+
+    block: int
+    key: Key
+    parent: Key | None
 
 
 class PrefixCache:
@@ -92,12 +102,16 @@ class PrefixCache:
         """Somebody holds `block` again."""
         del self._idle[block]
 
-    def evict(self) -> int:
+    def evict(self) -> Published:
         """Forget the idle block that was let go first; it may be written again."""
         block, _ = self._idle.popitem(last=False)
-        key, _ = self._key_of.pop(block)
+        key, parent = self._key_of.pop(block)
         del self._block_of[key]
-        return block
+        return Published(block, key, parent)
+
+    def next_to_go(self, count: int) -> list[Published]:
+        """The idle blocks that `evict` gives next, at most so many."""
+        return [Published(block, *self._key_of[block]) for block in islice(self._idle, count)]
 
     def check_integrity(self) -> None:
         """AssertionError tells what is off."""

@@ -12,6 +12,7 @@ from ...models.loaded import LoadedModel, ModelText
 from ...text.reasoning import thinking_of
 from ..body import ignored_header, refuse_ignored
 from ..conversation import Conversation, ForcedCalls, ThinkingWish
+from ..priority import priority_of
 from ..requests import answer_digits
 from ..routing import caller_of, documented, read_body, service_of
 from ..service import PromptIds, Wish
@@ -39,8 +40,10 @@ async def messages(request: Request) -> Response:
         return PromptIds((ids,), form=form)
 
     service = service_of(request)
-    wish = Wish(body.sampling(), DEFAULTS, body.stops())
-    start = service.start(caller_of(request), body.model, None, wish, read_prompts)
+    caller = caller_of(request)
+    priority = priority_of(caller, body)
+    wish = Wish(body.sampling(), DEFAULTS, body.stops(), priority=priority)
+    start = service.start(caller, body.model, None, wish, read_prompts)
     generation = await while_connected(request, start)
     digits = answer_digits(generation.request_id)
     answer = Answer(body.model, f"msg_{digits}", body.max_tokens, body.shows_thinking)

@@ -13,6 +13,7 @@ from ... import __version__
 from ...models.loaded import LoadedModel
 from ..body import ignored_header
 from ..generate import Generation
+from ..priority import priority_of
 from ..routing import caller_of, documented, read_body, service_of
 from ..service import PromptIds, Wish
 from ..stream import LineStream, while_connected
@@ -111,10 +112,16 @@ async def _generate(
 async def _start(
     request: Request, body: GeneratingFields, read_prompts: Callable[[LoadedModel], PromptIds]
 ) -> Generation:
-    options = body.options or Options()
-    wish = Wish(options.sampling(body.num_logprobs), DEFAULTS, options.stops(), options.num_ctx)
+    options, caller = body.options or Options(), caller_of(request)
+    wish = Wish(
+        options.sampling(body.num_logprobs),
+        DEFAULTS,
+        options.stops(),
+        options.num_ctx,
+        priority=priority_of(caller, body),
+    )
     start = service_of(request).start(
-        caller_of(request), body.model, body.keep_alive_seconds(), wish, read_prompts
+        caller, body.model, body.keep_alive_seconds(), wish, read_prompts
     )
     return await while_connected(request, start)
 
