@@ -9,7 +9,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from ... import __version__
+from ... import __version__, values
+from ...errors import BadRequestError
 from ...models.loaded import LoadedModel
 from ..body import ignored_header
 from ..generate import Generation
@@ -78,6 +79,22 @@ async def tags(request: Request) -> Response:
 async def running(request: Request) -> Response:
     models = service_of(request).manager.loaded()
     return JSONResponse({"models": [running_item(model) for model in models]})
+
+
+@router.get("/fit")
+async def fit(request: Request, model: str | None = None, num_ctx: str | None = None) -> Response:
+    """Whether the model would fit, alone and with so many tokens of context, and what it takes. Loads nothing."""
+    context = None if num_ctx is None else _context(num_ctx)
+    manager = service_of(request).manager
+    stored, found = await while_connected(request, manager.fit(model, context))
+    return JSONResponse({"model": stored.name, **found.description()})
+
+
+def _context(text: str) -> int:
+    try:
+        return values.whole(1, 1 << 30)(text)
+    except ValueError as error:
+        raise BadRequestError(f"'num_ctx': {error}", "num_ctx") from None
 
 
 @router.post("/show", openapi_extra=documented(ShowRequest))
