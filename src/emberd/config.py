@@ -122,6 +122,11 @@ class Config:
     max_batch_tokens: int = _setting(
         "Tokens of one step of the engine.", values.whole(1, 1 << 20), 512
     )
+    prompt_share: float = _setting(
+        "Share of the time that prompts get while replies run, so that these go on smoothly; 1: all they take.",
+        values.share,
+        0.5,
+    )
     keep_alive: float = _setting(
         "How long a model stays loaded after its last reply; negative: for ever.",
         keep_alive_seconds,

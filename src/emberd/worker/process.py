@@ -87,7 +87,8 @@ def load_runner(options: WorkerOptions, progress: Progress) -> AnyRunner:
 def make_engine(runner: AnyRunner, options: WorkerOptions) -> AnyEngine:
     if isinstance(runner, EncoderRunner):
         return EncoderEngine(runner)
-    return Engine(runner, tiers_for(runner, options, model_digest))
+    tiers = tiers_for(runner, options, model_digest)
+    return Engine(runner, tiers, prompt_share=options.prompt_share)
 
 
 class Inbox:
