@@ -295,6 +295,7 @@ class ModelManager:
             max_sequences=config.max_sequences,
             max_batch_tokens=config.max_batch_tokens,
             cache_dir=str(config.cache_dir),
+            verify=config.verify,
         )
         text = self._text_once(stored)
         worker = await self._workers.take(stored.key, options)

@@ -53,6 +53,7 @@ class CpuRunner:
         self.weights = weights
         self.max_sequences = options.max_sequences
         most = max(MAX_STEP_TOKENS, options.max_sequences)
+        self._verification = options.verification
         self.max_batch_tokens = min(options.max_batch_tokens, most)
         self._largest_batch = options.max_batch_tokens  # there are no buffers that bound it
         free_bytes = psutil.virtual_memory().available
@@ -102,6 +103,7 @@ class CpuRunner:
             weight_bytes=self.weights.nbytes,
             kv_bytes=self._cache.nbytes,
             load_seconds=self._load_seconds,
+            verification=self._verification,
             device_memory=psutil.virtual_memory().total,
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -96,6 +97,8 @@ class Device:
 
     `subgroup_size` is the number of lanes when the device has one fixed size, else None: kernels then
     reduce through workgroup memory. `EMBERD_DISABLE_SUBGROUPS=1` forces that path.
+
+    `left_out` names what kernels do without here, as it gave wrong numbers: see `leave_out`.
     """
 
     def __init__(self, adapter: Any) -> None:
@@ -122,6 +125,7 @@ class Device:
         self.max_workgroup_bytes = self.limits["max-compute-workgroup-storage-size"]
         self.max_grid = self.limits["max-compute-workgroups-per-dimension"]
         self.allocated_bytes = 0
+        self.left_out: frozenset[str] = frozenset()
         self.subgroup_size = self._fixed_subgroup_size(adapter)
 
     def _fixed_subgroup_size(self, adapter: Any) -> int | None:
@@ -160,6 +164,13 @@ class Device:
     @property
     def name(self) -> str:
         return self.info.name
+
+    def leave_out(self, features: Iterable[str]) -> None:
+        """From now on kernels are made without these: `baked`, `fused`, `subgroups`, `matvec`, `matmul` (each of
+        which has a plainer variant), or the name of a quant type (whose weights then become Q8_0)."""
+        self.left_out |= frozenset(features)
+        if "subgroups" in self.left_out:
+            self.subgroup_size = None
 
     @property
     def tick_seconds(self) -> float | None:

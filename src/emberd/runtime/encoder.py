@@ -200,6 +200,7 @@ class GpuEncoder:
         model: EncoderFile,
         options: WorkerOptions,
         progress: Callable[[float], None] | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         started, spec = time.monotonic(), model.spec
         check_widths(device, hidden=spec.hidden_size, feed_forward=spec.ffn_size)
@@ -210,7 +211,7 @@ class GpuEncoder:
         self._device, self._model = device, model
         weights = load_encoder_weights(device, model, progress)
         self._encoder = Encoder(
-            Kernels(device),
+            kernels or Kernels(device),
             weights,
             Scratch(device, spec, self.max_batch_tokens),
             EncoderInputs(device, self.max_batch_tokens),
@@ -230,21 +231,26 @@ class GpuEncoder:
             weight_bytes=weights.nbytes,
             kv_bytes=0,
             load_seconds=time.monotonic() - started,
+            verification=options.verification,
             scratch_bytes=max(0, device.allocated_bytes - weights.nbytes),
             device_memory=device_memory(device.info),
         )
 
     @classmethod
     def load(
-        cls, options: WorkerOptions, progress: Callable[[float], None] | None = None
+        cls,
+        options: WorkerOptions,
+        progress: Callable[[float], None] | None = None,
+        kernels: Kernels | None = None,
     ) -> GpuEncoder:
-        """Open the file and the device, upload the weights.
+        """Open the file and the device (or take that of `kernels`), upload the weights.
 
         Raises ModelFileError for the file, DeviceError for the device.
         """
         model = open_encoder(options.model_path)
-        device = open_device("gpu" if options.device == "auto" else options.device)
-        return cls(device, model, options, progress)
+        if kernels is None:
+            kernels = Kernels(open_device("gpu" if options.device == "auto" else options.device))
+        return cls(kernels.device, model, options, progress, kernels)
 
     @property
     def kernels(self) -> Kernels:

@@ -68,23 +68,26 @@ class GpuRunner:
 
     @classmethod
     def load(
-        cls, options: WorkerOptions, progress: Callable[[float], None] | None = None
+        cls,
+        options: WorkerOptions,
+        progress: Callable[[float], None] | None = None,
+        kernels: Kernels | None = None,
     ) -> GpuRunner:
-        """Open the file and the device, upload weights, allocate the cache.
+        """Open the file and the device (or take that of `kernels`), upload weights, allocate the cache.
 
         Raises ModelFileError for the file, DeviceError for the device.
         """
         model = open_model(options.model_path)
-        device = open_device("gpu" if options.device == "auto" else options.device)
-        runner = cls(device, model, options)
-        runner._build(progress)
+        if kernels is None:
+            kernels = Kernels(open_device("gpu" if options.device == "auto" else options.device))
+        runner = cls(kernels.device, model, options)
+        runner._build(kernels, progress)
         return runner
 
-    def _build(self, progress: Callable[[float], None] | None) -> None:
+    def _build(self, kernels: Kernels, progress: Callable[[float], None] | None) -> None:
         device, spec = self._device, self._model.spec
         weights = load_weights(device, self._model, self.context_length, progress)
         self._cache = kv_cache.allocate(device, spec, self.num_blocks)
-        kernels = Kernels(device)
         self._sampler = Sampler(
             device,
             kernels,
@@ -133,6 +136,7 @@ class GpuRunner:
             weight_bytes=weights.nbytes,
             kv_bytes=self._cache.nbytes,
             load_seconds=time.monotonic() - self._started,
+            verification=self._options.verification,
             tuned_products=table.num_tuned,
             scratch_bytes=max(0, device.allocated_bytes - weights.nbytes - self._cache.nbytes),
             device_memory=device_memory(device.info),

@@ -75,6 +75,7 @@ class Transformer:
         ahead, first = self._q8(self.scratch.next_input, rows), weights.layers[0]
         ready = (  # whether the step before left the next norm's input
             ahead.group == 16
+            and self.table.matvec.fused
             and first.attention_norm is not None
             and weights.token_embedding.is_quantized
             and all(matrix.is_quantized for matrix in first.qkv.matrices)
