@@ -8,7 +8,7 @@
 // y       [T, num_heads, HEAD_DIM] f32, out
 // grid    (num_heads, max_tiles, 1); WG = 4 * BQ lanes as BQ / 4 rows of 16
 // HEAD_DIM, BQ (16, 32, 64), WG, VALUE_KEYS (keys of values staged at once, divides 64, at most 4 words a lane): const
-// kv      kv_wide or kv_narrow; HEAD_DIM / KV_DIMS <= 64     score: score_plain or score_capped
+// kv      kv_wide or kv_narrow; HEAD_DIM / KV_DIMS <= 64     score: score_plain or score_capped     sinks: or sinks_none
 //
 // A lane owns 4 queries x 4 keys of the scores and 4 queries x up to 4 Kv of the output, all as matrices of four
 // columns, so nothing relies on the compiler unrolling arrays. Queries and keys pass through workgroup memory four
@@ -24,10 +24,11 @@ struct Params {
 @group(0) @binding(5) var<storage, read> tiles: array<vec4<i32>>;
 @group(0) @binding(6) var<storage, read> tile_count: array<u32>;
 @group(0) @binding(7) var<storage, read_write> y: array<Kv>;
-@group(0) @binding(8) var<uniform> params: Params;
+@group(0) @binding(14) var<uniform> params: Params;
 #include "include/${kv}.wgsl"
 alias Score = vec4<f32>;
 #include "include/${score}.wgsl"
+#include "include/${sinks}.wgsl"
 
 const WORDS = HEAD_DIM / KV_DIMS;
 const KEYS = 64u; // keys a tile: 16 lanes of 4
@@ -133,8 +134,8 @@ fn weight_of(score: vec4<f32>, most: f32) -> vec4<f32> {
   return select(exp(score - vec4<f32>(most)), vec4<f32>(), score <= vec4<f32>(0.5 * NEG_LARGE));
 }
 
-fn total_of(query: u32) -> f32 {
-  var total = 0.0;
+fn total_of(head: u32, query: u32) -> f32 {
+  var total = sink_weight(head, row_max[query]);
   for (var i = 0u; i < 16u; i++) { total += parts[i * (BQ + 1u) + query]; }
   return total;
 }
@@ -287,7 +288,7 @@ fn attention_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
   parts[at + 3u] = total.w;
   workgroupBarrier();
   let by = vec4<f32>(1.0) / vec4<f32>(
-    total_of(query), total_of(query + 1u), total_of(query + 2u), total_of(query + 3u));
+    total_of(head, query), total_of(head, query + 1u), total_of(head, query + 2u), total_of(head, query + 3u));
   let out = ((first_token + query) * params.num_heads + head) * WORDS;
   store(out, column, query, num_queries, shrunk(sum0, by));
   store(out, column + 16u, query, num_queries, shrunk(sum1, by));

@@ -1,7 +1,7 @@
 // expert_matvec: y[pair, column + i] = expert's weight row i · the input of the pair, for groups of pairs of one expert
 //
 // quants, scales  a part of a WeightMatrix, through weights/${weight}.wgsl: experts' rows one below the other
-// x       as in include/matvec_int8.wgsl or include/matvec_float.wgsl; a pair reads row pair / pairs_a_row
+// bias    [rows of the whole matrix] f32 or none     x  as in include/matvec_int8.wgsl or include/matvec_float.wgsl; a pair reads row pair / pairs_a_row
 // groups  [max_groups, 1 + GROUP] u32 as group_experts writes them     y  [pairs, y_width] f32, out
 // grid    (ceil(expert_rows / rows of a workgroup), max_groups, 1); LANES lanes share a weight row, WG lanes a workgroup
 // base    the matrix row where expert 0 begins; first_row, num_rows: the rows of this part
@@ -16,6 +16,7 @@ struct Params {
 #include "include/${token}.wgsl"
 #include "include/${operand}.wgsl"
 #include "include/${lanes}.wgsl"
+#include "include/${bias}.wgsl"
 const NONE = 0xffffffffu;
 
 // Groups of fewer than GROUP pairs compute their first one again.
@@ -68,6 +69,8 @@ fn expert_matvec(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
   low = lane_total(low, thread);
   if (GROUP > 4u) { high = lane_total(high, thread); }
   if (thread % LANES != 0u || !here) { return; }
+  low += bias_of(wanted);
+  high += bias_of(wanted);
   keep(group.y, 0u, row, low.x);
   if (GROUP > 1u) {
     keep(group.y, 1u, row, low.y);

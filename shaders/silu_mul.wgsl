@@ -1,17 +1,17 @@
-// silu_mul: y[r, i] = activate(gate_up[r, i]) * gate_up[r, width + i]
+// silu_mul: y[r, i] = gated(gate_up[r, i], gate_up[r, width + i])
 //
 // gate_up [rows, 2 * width] f32     y  [rows, width] f32
 // grid    (ceil(width / WG), rows, 1); one lane a value
-// WG, GELU (bool), const
+// activation  activation_silu, activation_gelu or activation_clamped_silu     WG  const
 struct Params { width: u32 }
 @group(0) @binding(0) var<storage, read> gate_up: array<f32>;
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
 @group(0) @binding(2) var<uniform> params: Params;
-#include "include/activation.wgsl"
+#include "include/${activation}.wgsl"
 
 @compute @workgroup_size(WG)
 fn silu_mul(@builtin(global_invocation_id) thread: vec3<u32>) {
   if (thread.x >= params.width) { return; }
   let gate = thread.y * 2u * params.width + thread.x;
-  y[thread.y * params.width + thread.x] = activate(gate_up[gate]) * gate_up[gate + params.width];
+  y[thread.y * params.width + thread.x] = gated(gate_up[gate], gate_up[gate + params.width]);
 }

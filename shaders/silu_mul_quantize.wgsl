@@ -1,20 +1,21 @@
-// silu_mul_quantize: quantize_q8(activate(gate) * up), gate the first half of a row of gate_up, up the second
+// silu_mul_quantize: quantize_q8(gated(gate, up)), gate the first half of a row of gate_up, up the second
 //
 // gate_up [rows, 2 * width] f32     out_q, out_scales  as in quantize_q8
 // grid    (lanes over all runs, 1, fold); a lane a run of 32; width a multiple of 32
-// WG, GELU  const
+// activation  as in silu_mul     WG  const
 struct Params { runs: u32, row_runs: u32 }
 @group(0) @binding(0) var<storage, read> gate_up: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read_write> out_q: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read_write> out_scales: array<vec4<f32>>;
 @group(0) @binding(3) var<uniform> params: Params;
-#include "include/activation.wgsl"
+#include "include/${activation}.wgsl"
 #include "include/dot16.wgsl"
 #include "include/quantize.wgsl"
 
 fn product(i: u32, up: u32) -> vec4<f32> {
   let g = gate_up[i];
-  return vec4<f32>(activate(g.x), activate(g.y), activate(g.z), activate(g.w)) * gate_up[i + up];
+  let u = gate_up[i + up];
+  return vec4<f32>(gated(g.x, u.x), gated(g.y, u.y), gated(g.z, u.z), gated(g.w, u.w));
 }
 
 @compute @workgroup_size(WG)

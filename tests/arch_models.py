@@ -60,6 +60,7 @@ CASES: dict[str, dict[str, Any]] = {
     "smollm3": {},
     "granite": MULTIPLIERS,
     "olmo2": {},
+    "gpt-oss": MIXTURE | YARN | {"expert_feed_forward_length": FFN, "attention.sliding_window": 16},
 }
 """By name, "ARCHITECTURE, what differs": metadata below the architecture, and sizes of further vectors."""
 
@@ -137,12 +138,23 @@ def _layer(
         )
         found["attn_qkv.weight"] = matrix(q_size + 2 * kv_size, WIDTH)
         found["ffn_up.weight"] = matrix(2 * FFN, WIDTH)
+    if architecture == "gpt-oss":
+        found |= {"ffn_norm.weight": None, "post_attention_norm.weight": vector(WIDTH)}
+        found["attn_sinks.weight"] = vector(HEADS, 2.0) * 2
+        sizes = {"attn_q": q_size, "attn_k": kv_size, "attn_v": kv_size, "attn_output": WIDTH}
+        for part, size in {**sizes, "ffn_gate_inp": EXPERTS}.items():
+            found[f"{part}.bias"] = vector(size, 0.0)
+        for part, size in (("gate", FFN), ("up", FFN), ("down", WIDTH)):
+            found[f"ffn_{part}_exps.bias"] = vector(EXPERTS * size, 0.0).reshape(EXPERTS, size)
+    expert_kind = kind
+    if architecture == "gpt-oss" and kind != GGMLQuantizationType.F32:
+        expert_kind = GGMLQuantizationType.MXFP4
     if "expert_count" in given:
         found |= dict.fromkeys(("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"), None)
         found |= {
             "ffn_gate_inp.weight": matrix(EXPERTS, WIDTH, kind=GGMLQuantizationType.F32),
-            "ffn_gate_exps.weight": matrix(EXPERTS, FFN, WIDTH),
-            "ffn_up_exps.weight": matrix(EXPERTS, FFN, WIDTH),
-            "ffn_down_exps.weight": matrix(EXPERTS, WIDTH, FFN),
+            "ffn_gate_exps.weight": matrix(EXPERTS, FFN, WIDTH, kind=expert_kind),
+            "ffn_up_exps.weight": matrix(EXPERTS, FFN, WIDTH, kind=expert_kind),
+            "ffn_down_exps.weight": matrix(EXPERTS, WIDTH, FFN, kind=expert_kind),
         }
     return {f"{prefix}{name}": tensor for name, tensor in found.items()}

@@ -22,6 +22,7 @@ class Row:
     blocks: Sequence[int]  # the sequence's block table
     sample: bool = True
     admit: SamplingParams | None = None  # with the row's own tokens as history
+    drafted: int = 0  # tokens at its end that are guesses
 
 
 def make_batch(
@@ -51,4 +52,7 @@ def make_batch(
             if row.admit is not None
         ],
         logits_at=None if logits_at is None else np.array(logits_at, dtype=np.int32),
+        drafted=np.array([row.drafted for row in rows], np.int32)
+        if any(row.drafted for row in rows)
+        else None,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import secrets
 import shutil
@@ -45,6 +46,13 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBERD_VERIFY", "0")  # as those of checking kernels do
     monkeypatch.setenv("EMBERD_MODELS_DIR", str(tmp_path / "models"))
     monkeypatch.setenv("EMBERD_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def device_first(request: pytest.FixtureRequest) -> None:
+    """A test that needs an adapter is given the shared device, also where it opens one by way of a runner."""
+    if request.node.get_closest_marker("device") is not None:
+        request.getfixturevalue("device")
 
 
 @pytest.fixture
@@ -116,8 +124,31 @@ def device() -> Iterator[Device]:
         if os.environ.get("EMBERD_REQUIRE_DEVICE") == "1":
             pytest.fail(f"no WebGPU adapter: {error}")
         pytest.skip(f"no WebGPU adapter: {error}")
-    yield opened
+    with pytest.MonkeyPatch.context() as patch:
+        _share(opened, patch)
+        yield opened
     opened.close()
+
+
+def _share(device: Device, patch: pytest.MonkeyPatch) -> None:
+    """Runners of this process are given that device, so that each kernel is compiled once: on software Vulkan
+    compiling is what most tests' time would go to. Not where a test's settings make another device of it."""
+    from emberd.runtime import device as devices
+    from emberd.runtime import encoder, runner
+
+    really_open = devices.open_device
+
+    def opened(wanted: str = "gpu") -> Device:
+        own = {"EMBERD_MAX_BINDING_BYTES", "EMBERD_DISABLE_SUBGROUPS"} & os.environ.keys()
+        if wanted != "gpu" or own:
+            return really_open(wanted)
+        lent = copy.copy(device)
+        lent.allocated_bytes = 0
+        lent.close = lambda: None  # type: ignore[method-assign]
+        return lent
+
+    for module in (devices, encoder, runner):
+        patch.setattr(module, "open_device", opened)
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from emberd.protocol import (
     MAX_LOGPROBS,
     Admission,
     Batch,
+    Bytes,
     GenerateRequest,
     Logprobs,
     MaskArray,
@@ -107,6 +108,16 @@ class Place:
     num_admitted_tokens: int
 
 
+@dataclass
+class ScriptedCopy:
+    data: Bytes | None
+
+    def take(self) -> Bytes:
+        data, self.data = self.data, None
+        assert data is not None, "a copy is taken twice"
+        return data
+
+
 class ScriptedRunner:
     """protocol.Runner over `next_token(history, params)`; every check is an AssertionError."""
 
@@ -120,12 +131,16 @@ class ScriptedRunner:
         max_batch_tokens: int = 32,
         context_length: int = 256,
         steps_in_flight: int = 1,
+        window: int = 0,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_sequences = max_sequences
         self.max_batch_tokens = max_batch_tokens
         self.steps_in_flight = steps_in_flight
+        self.window = window
+        self.block_bytes = 24 * block_size
+        self.kv_layout = "scripted"
         self.batches: list[Batch] = []
         self.closed = False
         self._context_length = context_length
@@ -149,6 +164,7 @@ class ScriptedRunner:
             weight_bytes=0,
             kv_bytes=0,
             load_seconds=0.0,
+            window=self.window,
         )
 
     def submit(self, batch: Batch) -> None:
@@ -184,6 +200,22 @@ class ScriptedRunner:
     def collect(self) -> StepOutput:
         assert self._in_flight, "collect without a step in flight"
         return self._in_flight.popleft()
+
+    def read_blocks(self, blocks: Sequence[int]) -> ScriptedCopy:
+        assert len(set(blocks)) == len(blocks) > 0
+        data = np.full((len(blocks), self.block_size, 3), -1, np.int64)
+        for place, block in enumerate(blocks):
+            for offset in range(self.block_size):
+                if (held := self._slots.get(block * self.block_size + offset)) is not None:
+                    data[place, offset] = held
+        return ScriptedCopy(data.reshape(len(blocks), -1).view(np.uint8))
+
+    def write_blocks(self, blocks: Sequence[int], data: Bytes) -> None:
+        assert len(set(blocks)) == len(blocks) and data.shape == (len(blocks), self.block_bytes)
+        words = np.ascontiguousarray(data).view(np.int64)
+        for block, held in zip(blocks, words.reshape(len(blocks), -1, 3).tolist(), strict=True):
+            for offset, (position, token_id, digest) in enumerate(held):
+                self._slots[block * self.block_size + offset] = position, token_id, digest
 
     def close(self) -> None:
         self.closed = True
@@ -230,7 +262,9 @@ class ScriptedRunner:
         table = batch.block_tables[row].tolist()
         # A sequence owns the blocks of all it was admitted with, and of what it decoded since.
         num_blocks = -(-max(context_length, place.num_admitted_tokens) // self.block_size)
-        assert all(0 <= block < self.num_blocks for block in table[:num_blocks])
+        first_block = self._first_seen(positions[0]) // self.block_size
+        assert all(0 <= block < self.num_blocks for block in table[first_block:num_blocks])
+        assert all(-1 <= block < self.num_blocks for block in table[:first_block])
         assert set(table[num_blocks:]) <= {-1}, "-1 stands beyond the row's own blocks"
         for token_id, position, slot in zip(
             batch.token_ids[start:end].tolist(),
@@ -250,8 +284,10 @@ class ScriptedRunner:
             place = self._places[int(batch.sequence_index[row])]
             table = batch.block_tables[row].tolist()
             context_length = int(batch.context_lens[row])
-            seen = [self._slots[self._slot(table, position)] for position in range(context_length)]
-            expected = [written(place.history, position) for position in range(context_length)]
+            count = int(batch.query_start[row + 1] - batch.query_start[row])
+            positions = range(self._first_seen(context_length - count), context_length)
+            seen = [self._slots[self._slot(table, position)] for position in positions]
+            expected = [written(place.history, position) for position in positions]
             assert seen == expected, "slots were overwritten"
             if batch.sample[row]:
                 assert context_length == len(place.history), "sampled before the last known token"
@@ -293,6 +329,9 @@ class ScriptedRunner:
         seen = [self._slots[self._slot(table, position)] for position in range(last + 1)]
         assert [position for position, _, _ in seen] == list(range(last + 1))
         return last, seen[-1][1], sum(token_id for _, token_id, _ in seen)
+
+    def _first_seen(self, position: int) -> int:
+        return max(0, position - self.window + 1) if self.window else 0
 
     def _slot(self, table: list[int], position: int) -> int:
         return table[position // self.block_size] * self.block_size + position % self.block_size

@@ -24,6 +24,7 @@ from emberd.gateway.app import create_app
 from emberd.gateway.listen import open_sockets
 from emberd.gateway.server import Server
 from emberd.gguf.reader import GGUFFile
+from emberd.inspection import BatchStatus, SequenceStatus
 from emberd.models.manager import ModelManager
 from emberd.models.store import ModelStore
 from emberd.protocol import (
@@ -147,6 +148,14 @@ class FakeWorker:
             self.running.discard(request.request_id)
             if not finished:
                 self.cancelled.append(request.request_id)
+
+    async def inspect(self) -> BatchStatus:
+        return BatchStatus(
+            tuple(
+                SequenceStatus(name, "decode", None, 4, 4, 0, 1, 1, 0)
+                for name in sorted(self.running)
+            )
+        )
 
     async def close(self) -> None:
         self.alive = False

@@ -4,9 +4,10 @@
 const QUADS = HEADS_TOGETHER * WORDS;
 const CHUNKS_EACH = QUADS / 4u;
 #include "include/${quantize}.wgsl"
+#include "include/${sinks}.wgsl"
 
 fn attended(sum: Kv, column: u32, w: u32, head_row: u32, split: u32, most: f32, total: f32) {
-  quads[column * WORDS + w] = sum / total;
+  quads[column * WORDS + w] = sum / (total + sink_weight((head_row + column) % params.num_heads, most * 0.6931472));
 }
 
 fn finish_attended(head_row: u32, num_heads: u32, lane: u32) {

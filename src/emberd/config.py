@@ -101,6 +101,17 @@ class Config:
         None,
         shown="a share of what is free",
     )
+    kv_ram: int = _setting(
+        "Main memory, of each model, for KV blocks that find no room in the KV cache, as 4GiB; 0: none.",
+        values.parse_size,
+        0,
+    )
+    kv_disk: int = _setting(
+        "Files in the cache folder, of all models together, for KV blocks, as 20GiB: prompts and replies can be told "
+        "from them. 0: none.",
+        values.parse_size,
+        0,
+    )
     memory: int | None = _setting(
         "Memory for all loaded models together, as 20GiB: idle ones leave when another needs room.",
         values.positive_size,

@@ -11,6 +11,7 @@ EmberdError
 ├── DownloadError            a registry, hub or disk that fails in a pull                502
 ├── OverloadedError          the daemon is leaving; retry later                         503
 │   └── QueueFullError       as many sequences run and wait as may      429, 503 or 529, by API
+├── RequestCancelledError    somebody else ended the request on purpose                499
 ├── WorkerDiedError          the worker process ended under a running request           500
 ├── DeviceError              no adapter, a missing limit, a lost device                 500
 └── ConfigError              a setting or flag is wrong; ends the command with code 1
@@ -111,6 +112,10 @@ class OverloadedError(EmberdError):
 
 class QueueFullError(OverloadedError):
     """As many sequences run and wait as the setting allows. Each API has a status of its own for it."""
+
+
+class RequestCancelledError(EmberdError):
+    """The request was ended on purpose, by another one that named it."""
 
 
 class WorkerDiedError(EmberdError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hmac
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,9 @@ from .errors import ConfigError
 
 SCOPES = ("infer", "list", "manage")
 """Generate and embed; see what there is and how it does; change what there is."""
+
+PRIORITIES = ("interactive", "normal", "batch")
+"""As in protocol.py, of which this leaf knows nothing."""
 
 _ALL = frozenset(SCOPES)
 _NOT_IN_KEYS = frozenset(",:#\"'")
@@ -27,21 +30,33 @@ class ApiKey:
 
     secret: str = field(repr=False)
     scopes: frozenset[str] = _ALL
+    priority: str | None = (
+        None  # of PRIORITIES: what its requests get, and at best; None: it says nothing
+    )
 
 
 def parse_key(text: str) -> ApiKey:
-    """A key from `KEY` (opens everything) or `KEY:infer+list`. Raises ValueError, which does not quote it."""
-    secret, colon, names = text.strip().partition(":")
+    """A key from `KEY` (opens everything), `KEY:infer+list`, or with a priority class `KEY:infer:batch` and
+    `KEY::batch`. Raises ValueError, which does not quote it."""
+    secret, limited, rest = text.strip().partition(":")
+    names, graded, priority = (part.strip().lower() for part in rest.partition(":"))
     if not secret or not all("!" <= letter <= "~" for letter in secret) or _NOT_IN_KEYS & {*secret}:
         raise ValueError(
             "a key is printable ASCII without blanks, commas, colons, # and quotes; one is not"
         )
-    scopes = frozenset(name.strip().lower() for name in names.split("+")) if colon else _ALL
+    if not limited or (graded and not names):
+        scopes = _ALL
+    else:
+        scopes = frozenset(name.strip() for name in names.split("+"))
     if not scopes <= _ALL:
         raise ValueError(
             f"a key's scopes are some of {', '.join(SCOPES)}, joined by +, as KEY:infer+list; one key has others"
         )
-    return ApiKey(secret, scopes)
+    if graded and priority not in PRIORITIES:
+        raise ValueError(
+            f"a key's priority is one of {', '.join(PRIORITIES)}, as KEY:infer+list:batch; one key has another"
+        )
+    return ApiKey(secret, scopes, priority or None)
 
 
 def parse_keys(text: str) -> tuple[ApiKey, ...]:
@@ -73,15 +88,20 @@ def readable_by_others(path: Path) -> bool:
     return os.name == "posix" and bool(path.stat().st_mode & stat.S_IROTH)
 
 
-def granted(keys: Iterable[ApiKey], presented: Iterable[str]) -> frozenset[str] | None:
-    """The scopes of the presented keys together; None when none of them is known.
+def matching(keys: Sequence[ApiKey], presented: Iterable[str]) -> list[int]:
+    """Places of the keys that were presented.
 
     Compares every pair, each in constant time: how long it takes tells nothing of a key.
     """
     given = [text.encode("utf-8", "surrogateescape") for text in presented]
-    scopes: frozenset[str] | None = None
-    for key in keys:
-        for text in given:
-            if hmac.compare_digest(key.secret.encode(), text):
-                scopes = (scopes or frozenset()) | key.scopes
-    return scopes
+    return [
+        place
+        for place, key in enumerate(keys)
+        if any([hmac.compare_digest(key.secret.encode(), text) for text in given])
+    ]
+
+
+def granted(keys: Sequence[ApiKey], presented: Iterable[str]) -> frozenset[str] | None:
+    """The scopes of the presented keys together; None when none of them is known."""
+    places = matching(keys, presented)
+    return frozenset().union(*(keys[place].scopes for place in places)) if places else None

@@ -17,11 +17,16 @@ FinishReason = Literal["stop", "length", "cancelled", "error"]
 Pooling = Literal["mean", "cls", "last"]  # of all tokens, the first, the last
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
 MaskArray = NDArray[np.uint32]
 """(rows, words): token t is allowed where bit t % 32 of word t // 32 is set; what lies beyond is not."""
 
 FROM_LAST_STEP = -1
 """In `Batch.token_ids`: the token that the runner sampled last for this row's sequence."""
+
+PRIORITIES = ("interactive", "normal", "batch")
+"""Classes of requests; a class is its place here. Who comes first is admitted first and preempted last."""
+NORMAL = 1
 
 MAX_LOGPROBS = 20
 """Likeliest tokens that can be told of one place."""
@@ -84,6 +89,8 @@ class WorkerOptions:
     max_sequences: int = 32
     max_batch_tokens: int = 512  # tokens a step; the chunk size of prefill follows from it
     cache_dir: str | None = None  # where measured tiles and checked kernels are kept; None: nowhere
+    kv_ram: int = 0  # bytes of main memory for KV blocks that left the pool
+    kv_disk: int = 0  # bytes of files in cache_dir for KV blocks, those of all models
     verify: bool | None = None  # check the kernels before they serve; None: on real GPUs
     verification: str = ""  # filled in by the worker: what that found, for its WorkerInfo
 
@@ -97,6 +104,7 @@ class GenerateRequest:
     params: SamplingParams
     prompt_logprobs: int | None = None  # likeliest ones told at each place; None: off
     cache_salt: str | None = ""  # shares prefixes with that salt alone; None: with nobody
+    priority: int = NORMAL  # of PRIORITIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +140,7 @@ class WorkerInfo:
         ""  # what checking the kernels found, in words; empty: they were not checked
     )
     device_memory: int | None = None  # bytes that the device has; None: it does not tell
+    window: int = 0  # tokens that attention sees in every layer; 0: a layer sees all
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +158,19 @@ class SequenceUpdate:
 
 
 @dataclass(frozen=True, slots=True)
+class TierCounts:
+    """KV blocks kept below the pool, now; and those that were moved since the model was loaded."""
+
+    ram_blocks: int = 0
+    ram_bytes: int = 0
+    disk_blocks: int = 0
+    disk_bytes: int = 0
+    promoted: int = 0  # blocks that came back and were not computed again
+    spilled: int = 0  # blocks that left the pool and were kept
+    lost: int = 0  # blocks that left the pool and were not
+
+
+@dataclass(frozen=True, slots=True)
 class StepMessage:
     """Everything one engine step tells the gateway, in one message."""
 
@@ -156,6 +178,7 @@ class StepMessage:
     num_running: int = 0
     num_waiting: int = 0
     num_free_blocks: int = 0
+    tiers: TierCounts | None = None  # None: there are none
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +207,7 @@ class Batch:
     slot_mapping: IntArray  # (T,) block id × block size + offset
     query_start: IntArray  # (R + 1,) first token of each row, T last
     context_lens: IntArray  # (R,) tokens visible to the row's last token, itself included
-    block_tables: IntArray  # (R, B) block ids in order, -1 beyond the row's own
+    block_tables: IntArray  # (R, B) block ids in order, -1 beyond its own, behind the window
     sequence_index: IntArray  # (R,) place in the runner's per-sequence state
     sample: NDArray[np.bool_]  # (R,) whether a token is sampled from the row's last token
     admissions: list[Admission] = field(default_factory=list)
@@ -195,6 +218,9 @@ class Batch:
     )
     scored_at: IntArray | None = None  # token places behind which a known token is scored
     scored_ids: IntArray | None = None  # those tokens
+    drafted: IntArray | None = (
+        None  # (R,) tokens at the end of each row that are guesses; only of rows that sample
+    )
 
     num_decode_rows: int = field(init=False)  # rows of one token
 
@@ -209,6 +235,19 @@ class Batch:
     @property
     def num_rows(self) -> int:
         return len(self.context_lens)
+
+    def sampled_places(self) -> tuple[IntArray, IntArray]:
+        """Token places behind which a token is sampled, in order, and the row of each: of a sampling row its last
+        known token and every drafted one."""
+        rows = np.flatnonzero(self.sample).astype(np.int32)
+        last = self.query_start[1:] - 1
+        if self.drafted is None:
+            return last[rows], rows
+        counts = self.drafted[rows] + 1
+        ends = np.cumsum(counts)
+        rows = np.repeat(rows, counts)
+        back = np.repeat(ends, counts) - 1 - np.arange(len(rows))  # to the row's last token
+        return (last[rows] - back).astype(np.int32), rows
 
 
 @dataclass(slots=True)
@@ -231,11 +270,26 @@ class Logprobs:
 class StepOutput:
     """What a step gave. `token_ids` (R,) is -1 where no token was sampled."""
 
-    token_ids: IntArray
+    token_ids: IntArray  # of a row with drafts: what follows its known token
+    behind_drafts: IntArray | None = None  # (sum of drafted,) what follows each drafted token
     logits: FloatArray | None = None  # (len(logits_at), vocab)
     hidden: FloatArray | None = None  # (len(hidden_at), hidden) behind the output norm
     logprobs: Logprobs | None = None  # R places, of use where the row's sequence asks for logprobs
     scores: Logprobs | None = None  # of scored_at
+
+    def put_sampled(self, rows: IntArray, token_ids: IntArray) -> None:
+        """What was sampled at `Batch.sampled_places`, whose rows are given."""
+        first = np.diff(rows, prepend=-1) != 0
+        self.token_ids[rows[first]] = token_ids[first]
+        if not first.all():
+            self.behind_drafts = token_ids[~first]
+
+
+class BlockCopy(Protocol):
+    """KV blocks on their way to the host."""
+
+    def take(self) -> Bytes:
+        """The bytes (blocks, block_bytes), once; waits for them where the device has not come so far."""
 
 
 class Runner(Protocol):
@@ -243,6 +297,12 @@ class Runner(Protocol):
 
     The seed of a sequence and the position of the sampled token alone decide its random draw, so a row's
     token does not depend on its neighbours or on the step it falls in.
+
+    A row may end in drafted tokens: guesses of what will be sampled. A token is sampled behind each as if it
+    were right, so the guesses that turn out to be cost no steps of their own. What the wrong ones wrote to the
+    KV cache is written over by later rows, which start behind the last right one. Such a row is of a sequence
+    without penalties, logprobs and masks; its sequence's next row may not use FROM_LAST_STEP, as the runner does
+    not know what was right. At most `max_sequences` tokens are sampled a step.
     """
 
     block_size: int
@@ -250,6 +310,8 @@ class Runner(Protocol):
     max_sequences: int
     max_batch_tokens: int
     steps_in_flight: int  # how many steps may be submitted before one is collected: 1 to 3
+    block_bytes: int  # keys and values of a block, of all layers
+    kv_layout: str  # with the model file and the tokens, all that a block's bytes depend on
 
     def info(self) -> WorkerInfo: ...
 
@@ -268,6 +330,12 @@ class Runner(Protocol):
 
     def collect(self) -> StepOutput:
         """Wait for the oldest submitted step."""
+
+    def read_blocks(self, blocks: Sequence[int]) -> BlockCopy:
+        """Begin to copy KV blocks, one or more, as submitted steps leave them; later steps may write over them."""
+
+    def write_blocks(self, blocks: Sequence[int], data: Bytes) -> None:
+        """Give KV blocks the bytes (blocks, block_bytes) of a copy, for the steps submitted from now on."""
 
     def close(self) -> None: ...
 

@@ -28,4 +28,5 @@ class ScriptedDaemon:
 
     gets: dict[str, Any] = field(default_factory=dict)
     posts: dict[str, tuple[int, list[dict[str, Any]]]] = field(default_factory=dict)
+    deletes: dict[str, tuple[int, list[dict[str, Any]]]] = field(default_factory=dict)
     asked: list[tuple[str, Any]] = field(default_factory=list)

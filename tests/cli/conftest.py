@@ -65,6 +65,10 @@ def scripted_daemon(free_port: int) -> Iterator[ScriptedDaemon]:
             daemon.asked.append((self.path, body))
             self._answer(*daemon.posts[self.path])
 
+        def do_DELETE(self) -> None:
+            daemon.asked.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+            self._answer(*daemon.deletes.get(self.path, (404, [{"error": "not here"}])))
+
         def log_message(self, *_: Any) -> None:
             pass
 

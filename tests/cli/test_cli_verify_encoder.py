@@ -15,7 +15,7 @@ from emberd.verify import encoder as verify_encoder
 from emberd.verify.bench import Workbench
 from tiny_encoder import encoder_model
 
-pytestmark = [pytest.mark.device, pytest.mark.usefixtures("device")]
+pytestmark = pytest.mark.device
 
 SHADERS = Path(__file__).parent.parent.parent / "shaders"
 FAULTS = {

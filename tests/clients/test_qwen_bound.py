@@ -69,9 +69,10 @@ def test_openai_parses_what_was_extracted_oc10(qwen: Daemon) -> None:
 
 def test_ollama_writes_what_the_schema_says_ol09(qwen: Daemon) -> None:
     messages = [{"role": "user", "content": TEXT}]
-    answer = Client(host=qwen.url).chat(
-        "qwen", messages, format=SCHEMA, options={"temperature": 0, "num_predict": 120}
-    )
+    with Client(host=qwen.url) as client:
+        answer = client.chat(
+            "qwen", messages, format=SCHEMA, options={"temperature": 0, "num_predict": 120}
+        )
     assert answer.done_reason == "stop"
     assert facts(Person.model_validate_json(answer.message.content or "")) == ANNA
 

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from emberd.engine import Engine
-from emberd.engine.blocks import BlockManager
+from emberd.engine.blocks import HOLE, BlockManager
 from emberd.engine.prefix import BlockKeys
 from emberd.protocol import GenerateRequest, SamplingParams
 from fakes import ScriptedRunner, lone_run
@@ -45,9 +45,10 @@ class Holder:
 
 
 class BlockStates(RuleBasedStateMachine):
-    @initialize(num_blocks=st.integers(1, 7))
-    def start(self, num_blocks: int) -> None:
-        self.blocks = BlockManager(num_blocks, SIZE)
+    @initialize(num_blocks=st.integers(1, 7), window=st.sampled_from([0, 0, 1, 2, 3, 5]))
+    def start(self, num_blocks: int, window: int) -> None:
+        self.blocks = BlockManager(num_blocks, SIZE, window)
+        self.window = window
         self.written: dict[int, tuple[int, ...]] = {}
         self.holders: list[Holder] = []
         self.parked: list[Holder] = []
@@ -57,8 +58,11 @@ class BlockStates(RuleBasedStateMachine):
 
     def admit(self, holder: Holder) -> bool:
         num_full = (len(holder.tokens) - 1) // SIZE
-        prefix = self.blocks.prefixes.find(holder.keys.first(num_full))
+        prefix = self.blocks.find(holder.keys.first(num_full))
         for place, block in enumerate(prefix):
+            if block == HOLE:
+                assert (place + 1) * SIZE <= self.first_seen(len(prefix) * SIZE), "it is needed"
+                continue
             assert self.written[block] == holder.held(place, len(holder.tokens)), "another prefix"
         needed = self.blocks.blocks_for(len(holder.tokens)) - len(prefix)
         needed += sum(map(self.blocks.prefixes.is_idle, prefix))
@@ -69,6 +73,9 @@ class BlockStates(RuleBasedStateMachine):
         holder.num_run, holder.num_published = len(prefix) * SIZE, len(prefix)
         self.holders.append(holder)
         return True
+
+    def first_seen(self, position: int) -> int:
+        return max(0, position - self.window + 1) if self.window else 0
 
     @rule(tokens=text)
     def arrive(self, tokens: list[int]) -> None:
@@ -95,6 +102,14 @@ class BlockStates(RuleBasedStateMachine):
             before = keys[place - 1] if place else None
             self.blocks.publish(holder.table, place, keys[place], before)
         holder.num_published = len(keys)
+
+    @precondition(lambda self: self.holders)
+    @rule(number=which)
+    def free_behind(self, number: int) -> None:
+        """As the scheduler does, behind what is published."""
+        holder = self.pick(number)
+        if holder.num_published == holder.num_run // SIZE:
+            self.blocks.free_behind(holder.table, min(holder.num_run, len(holder.tokens) - 1))
 
     @precondition(lambda self: self.holders)
     @rule(number=which, token=st.integers(0, 1))
@@ -126,13 +141,14 @@ class BlockStates(RuleBasedStateMachine):
     def everything_adds_up(self) -> None:
         tables = [holder.table for holder in self.holders]
         self.blocks.check_integrity(tables)
-        held = {block for table in tables for block in table}
+        held = {block for table in tables for block in table} - {HOLE}
         assert self.blocks.num_free == self.blocks.num_blocks - len(held)
 
     @invariant()
     def every_sequence_reads_its_own_tokens(self) -> None:
         for holder in self.holders:
-            for place in range(-(-holder.num_run // SIZE)):
+            first = self.first_seen(min(holder.num_run, len(holder.tokens) - 1)) // SIZE
+            for place in range(first, -(-holder.num_run // SIZE)):
                 found = self.written[holder.table[place]]
                 assert found == holder.held(place, holder.num_run)
 
@@ -150,6 +166,7 @@ class EngineStates(RuleBasedStateMachine):
         max_sequences=st.integers(1, 4),
         max_batch_tokens=st.integers(1, 9),
         steps_in_flight=st.integers(1, 3),
+        window=st.sampled_from([0, 0, 1, 3, 5]),
     )
     def start(self, **runner: Any) -> None:
         self.runner = ScriptedRunner(block_size=SIZE, context_length=24, **runner)

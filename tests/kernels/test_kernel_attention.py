@@ -130,6 +130,7 @@ def _decode(
     splits: int,
     norms: bool = False,
     int8: bool = False,
+    with_sinks: bool = False,
 ) -> None:
     """Contexts of one key, around the tile and around the window; rows past the count keep their poison."""
     device = kernels.device
@@ -154,6 +155,7 @@ def _decode(
         rows=rows, num_heads=heads, head_dim=head_dim, splits=splits
     )
     scale = head_dim**-0.5
+    sinks = rng.normal(0, 3, heads).astype(np.float32) if with_sinks else None
     dispatches = decode_attention.attention_decode(
         kernels,
         projected,
@@ -173,6 +175,7 @@ def _decode(
         window=window,
         scale=scale,
         splits=splits,
+        sinks=None if sinks is None else device.upload(sinks),
     )
     run_once(device, dispatches)
 
@@ -193,6 +196,7 @@ def _decode(
         cache.block_size,
         window,
         scale,
+        sinks=sinks,
     )
     if isinstance(y, Tensor):
         out = device.read(y)
@@ -238,6 +242,13 @@ def test_attention_decode_to_int8(
     _decode(kernels, rng, shape, window=0, splits=splits, int8=True)
 
 
+@pytest.mark.parametrize(("splits", "int8"), [(1, False), (3, True)])
+def test_attention_decode_with_sinks(
+    kernels: Kernels, rng: np.random.Generator, splits: int, int8: bool
+) -> None:
+    _decode(kernels, rng, (6, 2, 32), window=40, splits=splits, int8=int8, with_sinks=True)
+
+
 @pytest.mark.parametrize("norms", [False, True])
 @pytest.mark.parametrize("shape", [(9, 3, 64), (14, 2, 32), (5, 1, 48)])
 def test_attention_decode_by_subgroups(
@@ -264,7 +275,9 @@ def test_attention_decode_by_subgroups(
             decode_attention, "heads_together", lambda *_, together=together: together
         )
         int8 = head_dim % 32 == 0 and bool(rng.integers(2))
-        _decode(kernels, rng, shape, window=window, splits=splits, norms=norms, int8=int8)
+        sinks = not norms and bool(rng.integers(2))
+        how = {"window": window, "splits": splits, "int8": int8}
+        _decode(kernels, rng, shape, norms=norms, with_sinks=sinks, **how)  # type: ignore[arg-type]
     assert {kernel.key.name for kernel in kernels.all()} == {
         "attention_decode_subgroups",
         "attention_decode_merge",
@@ -272,11 +285,11 @@ def test_attention_decode_by_subgroups(
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "window", "tile_size"),
+    ("heads", "kv_heads", "head_dim", "window", "tile_size", "with_sinks"),
     [
-        *((*shape, window, 16) for shape in SHAPES for window in (0, 40)),
-        (9, 3, 64, 20, 32),
-        (4, 1, 256, 0, 64),
+        *((*shape, window, 16, False) for shape in SHAPES for window in (0, 40)),
+        (9, 3, 64, 20, 32, True),
+        (4, 1, 256, 0, 64, False),
     ],
 )
 def test_attention_prefill_matches_reference(
@@ -288,6 +301,7 @@ def test_attention_prefill_matches_reference(
     head_dim: int,
     window: int,
     tile_size: int,
+    with_sinks: bool,
 ) -> None:
     """Chunks at the start and in the middle of sequences, ragged tiles; tokens of no tile keep their poison."""
     starts, counts = np.array([0, 70, 5], np.int32), np.array([37, 81, 1], np.int32)
@@ -305,6 +319,7 @@ def test_attention_prefill_matches_reference(
     ]
     stale = [(0, tokens, 3, 0), (0, tokens, 3, 0)]
     scale = head_dim**-0.5
+    sinks = rng.normal(0, 3, heads).astype(np.float32) if with_sinks else None
     op = ops.attention_prefill(
         kernels,
         device.upload(q),
@@ -323,6 +338,7 @@ def test_attention_prefill_matches_reference(
         window=window,
         scale=scale,
         tile_size=tile_size,
+        sinks=None if sinks is None else device.upload(sinks),
     )
     run_once(device, [op])
     positions = np.concatenate([np.arange(s, s + c) for s, c in zip(starts, counts, strict=True)])
@@ -336,6 +352,7 @@ def test_attention_prefill_matches_reference(
         cache.block_size,
         window,
         scale,
+        sinks=sinks,
     )
     out = device.read(y)
     check(out[:tokens], expected, "float")

@@ -99,6 +99,7 @@ def test_expert_products(bench: Workbench, kind: GGMLType, rows: int) -> None:
         run_once(bench.device, [quantize])
         q, scale = reference.quantize_q8(x)
         x = (q.reshape(rows, -1, 32) * scale[..., None]).reshape(x.shape)
+    bias = bench.normal(matrix.rows) if rows > 1 else None
     y = bench.poisoned(rows * used, expert_rows + 3)
     steps = experts.expert_matvec(
         bench.kernels,
@@ -112,9 +113,12 @@ def test_expert_products(bench: Workbench, kind: GGMLType, rows: int) -> None:
         pairs_a_row=used,
         base=num_experts * expert_rows,
         column=3,
+        bias=None if bias is None else bench.put(bias),
     )
     (found,) = bench.run([step, *steps], y)
     expected = np.einsum("tsrc,tc->tsr", weight[ids].astype(np.float64), x)
+    if bias is not None:
+        expected += bias[num_experts * expert_rows :].reshape(num_experts, -1)[ids]
     error = found[:, 3:] - expected.reshape(rows * used, -1)
     assert np.abs(error).max() < 2e-4 * np.abs(expected).max()
 

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from emberd.reference import ops as reference
+from emberd.reference.transformer import ACTIVATIONS
 from emberd.runtime import linear
 from emberd.runtime.device import Device
 from emberd.runtime.kernel import Kernels, run_once
@@ -104,7 +105,7 @@ def test_rms_norm_quantize_by_subgroups(
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("activation", ["silu", "gelu"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_silu_mul_quantize(
     device: Device,
     kernels: Kernels,
@@ -119,7 +120,7 @@ def test_silu_mul_quantize(
         kernels, device.upload(gate_up), out, rows=ROWS, width=width, activation=activation
     )
     run_once(device, [step])
-    product = {"silu": reference.silu_mul, "gelu": reference.gelu_mul}[activation]
+    product = ACTIVATIONS[activation]
     _check(device, out, product(gate_up[:, :width], gate_up[:, width:]))
 
 

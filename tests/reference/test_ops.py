@@ -158,6 +158,19 @@ def test_attention(
     check(ops.attention(q, k, v, positions, window, 0.3), wanted, "float")
 
 
+def test_attention_with_sinks_is_attention_with_one_more_key_of_no_value(
+    rng: np.random.Generator,
+) -> None:
+    q, k, v = normal(rng, 5, 4, 8), normal(rng, 6, 2, 8), normal(rng, 6, 2, 8)
+    sinks, positions = normal(rng, 4) * 3, np.arange(1, 6, dtype=np.int32)
+    found = ops.attention(q, k, v, positions, 3, 0.4, sinks=sinks)
+    for token, head in np.ndindex(5, 4):
+        seen = slice(max(0, positions[token] - 2), positions[token] + 1)
+        scores = k[seen, head // 2].astype(np.float64) @ q[token, head] * np.float64(0.4)
+        weights = np.exp(scores) / (np.exp(scores).sum() + np.exp(np.float64(sinks[head])))
+        check(found[token, head], weights @ v[seen, head // 2], "float")
+
+
 def test_attention_of_keys_that_start_later(rng: np.random.Generator) -> None:
     q, k, v = normal(rng, 2, 2, 8), normal(rng, 12, 2, 8), normal(rng, 12, 2, 8)
     positions = np.array([10, 11], dtype=np.int32)
@@ -207,7 +220,7 @@ def test_paged_attention_equals_contiguous(
     check(out, np.concatenate(wanted), "float")
 
 
-def test_silu_mul_and_gelu_mul(rng: np.random.Generator) -> None:
+def test_products_of_gates(rng: np.random.Generator) -> None:
     gate, up = normal(rng, 4, 33) * 4, normal(rng, 4, 33)
     silu = [g / (1 + math.exp(-g)) * u for g, u in zip(gate.flat, up.flat, strict=True)]
     root = math.sqrt(2 / math.pi)
@@ -217,6 +230,12 @@ def test_silu_mul_and_gelu_mul(rng: np.random.Generator) -> None:
     ]
     check(ops.silu_mul(gate, up), np.reshape(silu, gate.shape), "float")
     check(ops.gelu_mul(gate, up), np.reshape(gelu, gate.shape), "float")
+    up *= 5
+    clamped = [
+        min(g, 7) / (1 + math.exp(-1.702 * min(g, 7))) * (min(max(u, -7), 7) + 1)
+        for g, u in zip(map(float, gate.flat), map(float, up.flat), strict=True)
+    ]
+    check(ops.clamped_silu_mul(gate, up), np.reshape(clamped, gate.shape), "float")
 
 
 def test_activations_hold_far_from_zero() -> None:

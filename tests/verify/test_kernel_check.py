@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from arch_models import architecture_model
 from batches import GREEDY, Row, make_batch
 from emberd.errors import DeviceError
 from emberd.protocol import Runner, WorkerOptions
@@ -103,6 +104,22 @@ def test_right_kernels_are_checked_once(
     assert {c.kernel for c in found.wrong} >= {"rope_kv_write q", "rope_kv_write k"}
     assert "rope_kv_write q (F32)" in str(found) and "are wrong" in str(found)
     assert check(opened, path, tmp_path).wrong  # what is wrong is not kept
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt-oss", "olmo2"])
+def test_every_kernel_of_the_runner_was_checked(opened: Device, tmp_path: Path, name: str) -> None:
+    """The very ones, with their constants, of all plans that it makes."""
+    path = architecture_model(tmp_path / "m.gguf", name, quant="Q8_0")
+    kernels = WatchedKernels(opened)
+    found = check_at_load(kernels, path, max_tokens=4, max_rows=2, cache_dir=None)
+    checked = {kernel.key for kernel in kernels.all()}
+    options = WorkerOptions(str(path), "gpu", 64, max_sequences=2, max_batch_tokens=4)
+    runner = GpuRunner.load(options, None, kernels)
+    while runner._plans.prepare_next():
+        pass
+    assert not found.wrong and {kernel.key for kernel in kernels.all()} == checked
+    runner.close()
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import typer
 from .. import __version__
 from ..errors import EmberdError
 from .bench import bench
+from .cancel import cancel
 from .chat import run
 from .devices import devices
 from .library import cp, create, pull, rm
@@ -86,6 +87,7 @@ app.command(
     )
 )(show)
 app.command(epilog=_examples("emberd stop smollm2"))(stop)
+app.command(epilog=_examples("emberd cancel req_e7759df91516bd3694326405"))(cancel)
 app.command(epilog=_examples("emberd create mario -f ./Modelfile"))(create)
 app.command(epilog=_examples("emberd cp smollm2 my-model"))(cp)
 app.command(epilog=_examples("emberd rm my-model"))(rm)

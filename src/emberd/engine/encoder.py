@@ -10,6 +10,7 @@ from collections import deque
 import numpy as np
 
 from emberd.errors import BadRequestError, ContextOverflowError
+from emberd.inspection import BatchStatus, SequenceStatus
 from emberd.protocol import (
     EmbedRequest,
     EncoderRunner,
@@ -63,6 +64,17 @@ class EncoderEngine:
                 self._waiting.extendleft(reversed(batch))  # for `fail` to answer
                 raise
         return self._emit()
+
+    def status(self) -> BatchStatus:
+        """The texts that wait; a text runs within one step, so none is seen running."""
+        return BatchStatus(
+            tuple(
+                SequenceStatus(
+                    request.request_id, "waiting", place, len(request.token_ids), 0, 0, 0, 0, 0
+                )
+                for place, request in enumerate(self._waiting)
+            )
+        )
 
     def fail(self, reason: str) -> StepMessage:
         """End every text with `reason`, after a step that raised; the engine is of no more use."""

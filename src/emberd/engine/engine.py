@@ -6,12 +6,15 @@ gets the next one before the tokens of the last are known.
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from emberd.errors import BadRequestError, ContextOverflowError
+from emberd.inspection import BatchStatus
 from emberd.protocol import (
     EmbedRequest,
     GenerateRequest,
@@ -30,17 +33,30 @@ from .grammar import GrammarError, Grammars
 from .prefix import BlockKeys
 from .scheduler import Scheduler
 from .sequence import Row, Sequence
+from .status import batch_status
+from .tiers import Tiers
 
 
 class Engine:
     """Batches sequences over one runner, which it does not own. Not safe for several threads."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        tiers: Tiers | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         pool_tokens = runner.num_blocks * runner.block_size
         self.context_length = min(runner.info().context_length, pool_tokens)
         self._runner = runner
-        self._blocks = BlockManager(runner.num_blocks, runner.block_size)
-        self._scheduler = Scheduler(self._blocks, runner.max_sequences, runner.max_batch_tokens)
+        window = runner.info().window
+        self._blocks = BlockManager(runner.num_blocks, runner.block_size, window)
+        self._tiers = tiers
+        if tiers is not None:
+            tiers.attach(self._blocks)
+        self._scheduler = Scheduler(
+            self._blocks, runner.max_sequences, runner.max_batch_tokens, tiers, clock
+        )
         self._batches = BatchBuilder(
             runner.max_sequences, self._blocks.blocks_for(self.context_length), runner.block_size
         )
@@ -53,7 +69,8 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` has anything to run, to collect or to tell."""
-        return bool(self._sequences or self._in_flight or self._updates)
+        resting = self._tiers is not None and self._tiers.has_work
+        return bool(self._sequences or self._in_flight or self._updates or resting)
 
     def use_table(self, table: TokenTable) -> None:
         """The vocabulary that grammars are about; needed before the first request with one."""
@@ -96,16 +113,24 @@ class Engine:
 
     def step(self) -> StepMessage:
         """Submit what the runner takes, collect the oldest step, tell what is new."""
+        if self._tiers is not None:
+            self._tiers.poll()
         while len(self._in_flight) < self._runner.steps_in_flight:
             rows = self._scheduler.schedule()
+            if self._tiers is not None:
+                self._tiers.move()
             if not rows:
                 break
             batch = self._batches.build(rows)
+            if self._tiers is not None:
+                self._tiers.clock.submit()
             self._runner.submit(batch)
             if batch.masked is not None:
                 self._sample_masked(rows)
                 return self._emit()
             self._in_flight.append(rows)
+        if self._tiers is not None and not self._in_flight:
+            self._tiers.rest()
         self._collect()
         return self._emit()
 
@@ -117,12 +142,23 @@ class Engine:
         self._sequences.clear()
         return self._emit()
 
+    def status(self) -> BatchStatus:
+        """What waits and runs, and the blocks, as they are now."""
+        return batch_status(self._scheduler)
+
     def check_integrity(self) -> None:
         """Recount blocks against the sequences; AssertionError tells what is off."""
         scheduler = self._scheduler
         assert {*scheduler.running, *scheduler.waiting} == set(self._sequences.values())
         assert not any(sequence.block_table for sequence in scheduler.waiting)
         self._blocks.check_integrity(sequence.block_table for sequence in scheduler.running)
+        if self._tiers is not None:
+            self._tiers.check_integrity()
+
+    def close(self) -> None:
+        """Finish what the tiers are writing. The runner is its owner's."""
+        if self._tiers is not None:
+            self._tiers.close()
 
     def _sample_masked(self, rows: list[Row]) -> None:
         """Bring a step that was submitted to its sampling: earlier ones are collected first, since masks
@@ -148,7 +184,11 @@ class Engine:
 
     def _collect(self) -> None:
         if self._in_flight:
-            self._commit(self._in_flight.popleft(), self._runner.collect())
+            rows, output = self._in_flight.popleft(), self._runner.collect()
+            if self._tiers is not None:
+                chunks = [row.count for row in rows]
+                self._tiers.rates.note_step(chunks, self._tiers.clock.collect())
+            self._commit(rows, output)
 
     def _commit(self, rows: list[Row], output: StepOutput) -> None:
         pooled = scored = 0  # places of the output that were used
@@ -236,6 +276,7 @@ class Engine:
             num_running=len(self._scheduler.running),
             num_waiting=len(self._scheduler.waiting),
             num_free_blocks=self._blocks.num_free,
+            tiers=None if self._tiers is None else self._tiers.counts,
         )
 
 

@@ -10,6 +10,8 @@ import hashlib
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import islice
+from typing import NamedTuple
 
 Key = bytes
 
@@ -36,14 +38,24 @@ class BlockKeys:
         return self._keys[:count]
 
 
+class Published(NamedTuple):
+    """A block with its key and that of the block before it."""
+
+    block: int
+    key: Key
+    parent: Key | None
+
+
 class PrefixCache:
     """Blocks by key, and those that no sequence holds in the order in which they go.
 
     Whoever holds a block holds the one before it too, and lets go of the last first. So of idle blocks the oldest
-    is always a leaf: what goes never leaves a block behind that can no longer be found.
+    is always a leaf: what goes never leaves a block behind that can no longer be found. That is so where they are
+    `chained`: behind a window, a block is found without those at the beginning.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, chained: bool = True) -> None:
+        self._chained = chained
         self._block_of: dict[Key, int] = {}
         self._key_of: dict[
             int, tuple[Key, Key | None]
@@ -78,7 +90,7 @@ class PrefixCache:
 
     def put(self, key: Key, parent: Key | None, block: int) -> None:
         assert key not in self._block_of and block not in self._key_of
-        assert parent is None or parent in self._block_of
+        assert parent is None or parent in self._block_of or not self._chained
         self._block_of[key] = block
         self._key_of[block] = key, parent
 
@@ -90,12 +102,16 @@ class PrefixCache:
         """Somebody holds `block` again."""
         del self._idle[block]
 
-    def evict(self) -> int:
+    def evict(self) -> Published:
         """Forget the idle block that was let go first; it may be written again."""
         block, _ = self._idle.popitem(last=False)
-        key, _ = self._key_of.pop(block)
+        key, parent = self._key_of.pop(block)
         del self._block_of[key]
-        return block
+        return Published(block, key, parent)
+
+    def next_to_go(self, count: int) -> list[Published]:
+        """The idle blocks that `evict` gives next, at most so many."""
+        return [Published(block, *self._key_of[block]) for block in islice(self._idle, count)]
 
     def check_integrity(self) -> None:
         """AssertionError tells what is off."""
@@ -104,7 +120,7 @@ class PrefixCache:
         )
         assert self._idle.keys() <= self._key_of.keys(), "an idle block has no key"
         for block, (_, parent) in self._key_of.items():
-            if parent is None:
+            if parent is None or not self._chained:
                 continue
             assert parent in self._block_of, f"block {block} can no longer be found"
             before = self._block_of[parent]

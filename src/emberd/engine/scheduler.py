@@ -5,41 +5,60 @@ It hands out blocks and places and returns rows; it never touches the runner and
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import islice
+import time
+from bisect import bisect_right, insort
+from collections.abc import Callable
+from itertools import count, islice
 
 from .blocks import BlockManager
+from .prefix import Key
+from .priority import AGING_CHECKS, AGING_SECONDS, Rank, Standing
 from .sequence import Row, Sequence
+from .tiers import Tiers
 
 RESERVE_BLOCKS = 2
 """Blocks kept back for each running sequence at admission, so that it can grow before it is in need."""
 
 
 class Scheduler:
-    """Queues of waiting and running sequences, both in order of arrival.
+    """Waiting and running sequences, both by rank: class, then arrival (see priority.py).
 
-    Admission is first come, first served, but a sequence lets others pass while a running one computes
-    a prefix that it can use. Who is preempted is the last one admitted, and returns to the front. The first
-    one admitted is preempted by nobody and may take any block of the others, so it always gets on.
+    Admission is by rank, but a sequence lets others pass while a running one computes a prefix that it can use.
+    Who is preempted is the last by rank: where a running one needs a block, and where one of a better class
+    waits. So the first of all by rank is preempted by nobody and may take any block of the others: it
+    always gets on. Who gets nothing ages, so each becomes the first.
     """
 
-    def __init__(self, blocks: BlockManager, max_sequences: int, max_batch_tokens: int) -> None:
-        self.blocks = blocks
-        self.waiting: deque[Sequence] = deque()
+    def __init__(
+        self,
+        blocks: BlockManager,
+        max_sequences: int,
+        max_batch_tokens: int,
+        tiers: Tiers | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.blocks, self._tiers = blocks, tiers
+        self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
+        self._clock = clock
+        self._arrivals = count()
+        self._now = self._next_aging = 0.0
         self._max_batch_tokens = max_batch_tokens
         # Each running sequence must find room for its decode token in every step.
         num_places = min(max_sequences, max_batch_tokens)
         self._free_indices = list(range(num_places - 1, -1, -1))
 
     def add(self, sequence: Sequence) -> None:
-        self.waiting.append(sequence)
+        sequence.standing = Standing(sequence.priority, next(self._arrivals), self._clock())
+        insort(self.waiting, sequence, key=_rank)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence that ended. Its blocks and place are free at once: steps in flight run
         before any later step that could reuse them."""
         if sequence.index is None:
             self.waiting.remove(sequence)
+            if self._tiers is not None:
+                self._tiers.forget(sequence)
         else:
             self.running.remove(sequence)
             self._publish(sequence)
@@ -49,11 +68,53 @@ class Scheduler:
         """The rows of the next step, those of one token first; empty when nothing can run now."""
         for sequence in self.running:
             self._publish(sequence)
+            self._free_behind(sequence)
+        self._age()
+        self._displace()
         rows = self._decode_rows()
         self._admit()
         rows += self._prefill_rows(self._max_batch_tokens - len(rows))
         rows.sort(key=lambda row: row.count > 1)
         return rows
+
+    def _age(self) -> None:
+        """Let those who get nothing stand better in time."""
+        self._now = now = self._clock()
+        if now >= self._next_aging:
+            self._next_aging = now + AGING_SECONDS / AGING_CHECKS
+            if any([one.standing.age(now) for one in (*self.waiting, *self.running)]):
+                self.waiting.sort(key=_rank)
+                self.running.sort(key=_rank)
+
+    def _displace(self) -> None:
+        """Preempt sequences of worse classes than the first that waits, where that makes room for it."""
+        if not self.waiting or not self.running:
+            return
+        first = self.waiting[0]
+        num_others = bisect_right(self.running, _rank(first)[0], key=lambda one: _rank(one)[0])
+        others, worse = self.running[:num_others], self.running[num_others:]
+        if not worse or first.num_pending_tokens:
+            return
+        prefix = self._find_prefix(first)
+        if self._computer_of(first, len(prefix)) is not None:
+            return
+        if self._find_below(first, len(prefix)) is None:
+            return
+        missing = self._needed(first, prefix, others) - self.blocks.num_free
+        tables = [one.block_table for one in worse]
+        if missing > sum(map(len, tables)) or missing > self.blocks.num_gained(tables, prefix):
+            return
+        while len(self.running) > num_others and not (self._free_indices and self._fits(first)):
+            self._preempt()
+
+    def _preempt(self) -> Sequence:
+        """Put the last by rank back to those that wait."""
+        victim = self.running.pop()
+        self._release(victim)
+        victim.num_preemptions += 1
+        victim.standing.starve(self._now)
+        insort(self.waiting, victim, key=_rank)
+        return victim
 
     def _decode_rows(self) -> list[Row]:
         rows = []
@@ -63,17 +124,15 @@ class Scheduler:
             if self._make_room(sequence):
                 self.blocks.grow(sequence.block_table, sequence.num_tokens)
                 rows.append(sequence.take(1))
+                sequence.standing.serve(self._now)
         return rows
 
     def _make_room(self, sequence: Sequence) -> bool:
-        """Preempt the newest sequences until `sequence` can grow; False if it had to go itself."""
+        """Preempt the last by rank until `sequence` can grow; False if it had to go itself."""
         while self.blocks.num_missing(sequence.block_table, sequence.num_tokens) > (
             self.blocks.num_free
         ):
-            victim = self.running.pop()
-            self._release(victim)
-            self.waiting.appendleft(victim)
-            if victim is sequence:
+            if self._preempt() is sequence:
                 return False
         return True
 
@@ -82,19 +141,37 @@ class Scheduler:
             if sequence.num_pending_tokens:
                 return  # preempted with a step in flight; its history is known once that is collected
             prefix = self._find_prefix(sequence)
-            if self._is_being_computed(sequence, len(prefix)):
+            if (computer := self._computer_of(sequence, len(prefix))) is not None:
+                if computer.standing.follow(sequence.standing):
+                    self.running.sort(key=_rank)
                 continue
-            needed = self.blocks.blocks_for(sequence.num_tokens) - len(prefix)
-            needed += sum(map(self.blocks.prefixes.is_idle, prefix))
-            if self.running:
-                needed += sum(map(self._reserve, [*self.running, sequence]))
-            if needed > self.blocks.num_free:
+            below = self._find_below(sequence, len(prefix))
+            if below is None:
+                continue
+            if self._needed(sequence, prefix, self.running) > self.blocks.num_free:
                 return
             self.waiting.remove(sequence)
             self.blocks.adopt(sequence.block_table, prefix)
             self.blocks.grow(sequence.block_table, sequence.num_tokens)
-            sequence.start(self._free_indices.pop(), len(prefix), self.blocks.block_size)
-            self.running.append(sequence)
+            num_reused = len(prefix) + len(below)
+            if self._tiers is not None:
+                self._tiers.promote(sequence, below, sequence.block_table[len(prefix) : num_reused])
+            sequence.start(self._free_indices.pop(), num_reused, self.blocks.block_size)
+            sequence.num_published_blocks = len(prefix)
+            insort(self.running, sequence, key=_rank)
+            self._publish(sequence)
+
+    def _fits(self, sequence: Sequence) -> bool:
+        prefix = self._find_prefix(sequence)
+        return self._needed(sequence, prefix, self.running) <= self.blocks.num_free
+
+    def _needed(self, sequence: Sequence, prefix: list[int], others: list[Sequence]) -> int:
+        """Blocks that must be free to admit a sequence that begins with `prefix`, while `others` run."""
+        needed = self.blocks.blocks_for(sequence.num_tokens) - len(prefix)
+        needed += sum(map(self.blocks.prefixes.is_idle, prefix))
+        if others:
+            needed += sum(map(self._reserve, [*others, sequence]))
+        return needed
 
     def _publish(self, sequence: Sequence) -> None:
         """Let others find the full blocks that submitted steps write: whatever reads them is submitted later."""
@@ -111,27 +188,43 @@ class Scheduler:
                 sequence.num_told_blocks = min(sequence.num_told_blocks, place)
         sequence.num_published_blocks = num_full
 
+    def _free_behind(self, sequence: Sequence) -> None:
+        """Give up blocks behind the window of all tokens that are still to run, be they drafts that were dropped."""
+        position = min(sequence.num_computed_tokens, len(sequence.token_ids) - 1)
+        freed = self.blocks.free_behind(sequence.block_table, position)
+        if freed:
+            sequence.num_told_blocks = min(sequence.num_told_blocks, freed.start)
+
     def _find_prefix(self, sequence: Sequence) -> list[int]:
         """The published blocks that a sequence can begin with. Its last token is run in any case: what comes
         next follows from it."""
         if sequence.keys is None:
             return []
         num_full = (len(sequence.token_ids) - 1) // self.blocks.block_size
-        return self.blocks.prefixes.find(sequence.keys.first(num_full))
+        return self.blocks.find(sequence.keys.first(num_full))
 
-    def _is_being_computed(self, sequence: Sequence, place: int) -> bool:
-        """Whether a running sequence is about to publish the block that a waiting one needs at `place`."""
+    def _find_below(self, sequence: Sequence, place: int) -> list[Key] | None:
+        """The blocks from `place` on that come from the tiers; None while they are read."""
+        if self._tiers is None or sequence.keys is None:
+            return []
+        num_full = (len(sequence.token_ids) - 1) // self.blocks.block_size
+        return self._tiers.ready(sequence, sequence.keys.first(num_full)[place:])
+
+    def _computer_of(self, sequence: Sequence, place: int) -> Sequence | None:
+        """The running sequence that is about to publish the block that a waiting one needs at `place`."""
         size = self.blocks.block_size
         if sequence.keys is None or place >= (len(sequence.token_ids) - 1) // size:
-            return False
+            return None
         key = sequence.keys.first(place + 1)[place]
-        return any(
-            other.is_prefilling
-            and other.keys is not None
-            and other.num_published_blocks <= place < len(other.token_ids) // size
-            and other.keys.first(place + 1)[place] == key
-            for other in self.running
-        )
+        for other in self.running:
+            if (
+                other.is_prefilling
+                and other.keys is not None
+                and other.num_published_blocks <= place < len(other.token_ids) // size
+                and other.keys.first(place + 1)[place] == key
+            ):
+                return other
+        return None
 
     def _reserve(self, sequence: Sequence) -> int:
         """Blocks that a sequence is soon to ask for. The KV of its last token is never written."""
@@ -140,7 +233,14 @@ class Scheduler:
 
     def _prefill_rows(self, budget: int) -> list[Row]:
         prefilling = [sequence for sequence in self.running if sequence.is_prefilling]
-        shares = split_budget(budget, [s.num_uncomputed_tokens for s in prefilling])
+        shares = split_budget(
+            budget, [s.num_uncomputed_tokens for s in prefilling], [_rank(s)[0] for s in prefilling]
+        )
+        for sequence, share in zip(prefilling, shares, strict=True):
+            if share:
+                sequence.standing.serve(self._now)
+            else:
+                sequence.standing.starve(self._now)
         return [s.take(share) for s, share in zip(prefilling, shares, strict=True) if share]
 
     def _release(self, sequence: Sequence) -> None:
@@ -151,19 +251,25 @@ class Scheduler:
         self.blocks.release(sequence.block_table)
 
 
-def split_budget(budget: int, remaining: list[int]) -> list[int]:
-    """Tokens each prefilling sequence gets of a step's `budget`; `remaining` is oldest first.
+def _rank(sequence: Sequence) -> Rank:
+    return sequence.standing.rank
 
-    The oldest has half for certain, so a stream of short prompts cannot starve it. The rest goes to
-    the others, shortest remainder first, so a short prompt need not wait for a long one; and what
-    they leave goes back to the oldest. Every sequence gets its turn, as each becomes the oldest.
+
+def split_budget(budget: int, remaining: list[int], classes: list[int]) -> list[int]:
+    """Tokens each prefilling sequence gets of a step's `budget`; sequences come by rank.
+
+    The first has half for certain, so a stream of short prompts cannot starve it. The rest goes to
+    the others, better classes before worse ones and in a class the shortest remainder first, so a short prompt
+    need not wait for a long one; and what they leave goes back to the first. Every sequence gets its turn,
+    as each becomes the first.
     """
     if not remaining:
         return []
     shares = [0] * len(remaining)
     shares[0] = min(remaining[0], (budget + 1) // 2)
     left = budget - shares[0]
-    for place in sorted(range(1, len(remaining)), key=remaining.__getitem__):
+    order = sorted(range(1, len(remaining)), key=lambda place: (classes[place], remaining[place]))
+    for place in order:
         shares[place] = min(remaining[place], left)
         left -= shares[place]
     shares[0] += min(remaining[0] - shares[0], left)

@@ -11,7 +11,10 @@ from collections.abc import Iterator, Sequence
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
-from ..keys import ApiKey, granted
+from ..keys import ApiKey, granted, matching
+from ..protocol import PRIORITIES
+from .priority import HEADER
+from .requests import Caller
 
 OPEN = ("GET /", "GET /health")
 """Liveness: answered without a key. They tell nothing but that the daemon answers."""
@@ -36,6 +39,7 @@ ROUTES: dict[str, tuple[str, ...]] = {
         "POST /detokenize",
         "POST /apply-template",
         "POST /infill",
+        "DELETE /api/requests/*",  # one's own; those of others need `manage`
     ),
     "list": (
         "GET /v1/models",
@@ -46,6 +50,7 @@ ROUTES: dict[str, tuple[str, ...]] = {
         "POST /api/show",
         "GET /props",
         "GET /metrics",
+        "GET /api/requests",
         "GET /openapi.json",
         "GET /docs",
         "GET /docs/*",
@@ -106,6 +111,21 @@ def denial(
             403, f"this API key lacks the scope '{scope}'; it has: {', '.join(sorted(scopes))}"
         )
     return None
+
+
+def caller_of(keys: Sequence[ApiKey], headers: Headers, request_id: str, path: str) -> Caller:
+    """Who sends a request that was not denied."""
+    places = matching(keys, _presented(headers)) if keys else []
+    manages = not keys or any("manage" in keys[place].scopes for place in places)
+    key = keys[places[0]] if places else None
+    return Caller(
+        request_id,
+        path,
+        places[0] + 1 if places else None,
+        manages,
+        headers.get(HEADER),
+        PRIORITIES.index(key.priority) if key and key.priority else None,
+    )
 
 
 def _presented(headers: Headers) -> Iterator[str]:

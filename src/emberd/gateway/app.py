@@ -17,7 +17,7 @@ from .. import __version__
 from ..config import Config
 from ..errors import EmberdError
 from ..models.manager import ModelManager
-from . import document, errors, root
+from . import control, document, errors, root
 from .anthropic import routes as anthropic
 from .edge import Edge
 from .llama import infill as llama_infill
@@ -35,6 +35,7 @@ from .service import Service
 
 MODULES = (
     root,
+    control,
     openai,
     openai_completions,
     openai_embeddings,

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .. import logs
 from ..errors import OverloadedError
 from ..keys import ApiKey
-from .access import OPEN, denial
+from .access import OPEN, caller_of, denial
 from .errors import CLIENT_GONE, error_response
 from .security import (
     cors_headers,
@@ -77,6 +77,7 @@ class Edge:
             elif preflight:
                 await _preflight(headers)(inner, receive, answer)
             else:
+                inner["caller"] = caller_of(self._keys, headers, request_id, path)
                 await self._app(inner, receive, answer)
         except Exception as error:
             logger.exception("request failed")

@@ -26,10 +26,13 @@ from ..errors import (
     NotSupportedError,
     OverloadedError,
     QueueFullError,
+    RequestCancelledError,
 )
 from .encoding import BodyTooLargeError
 
-CLIENT_GONE = 499  # never sent: nobody is there; it is what the log shows
+CLIENT_GONE = (
+    499  # of a client that is gone never sent, since nobody is there; it is what the log shows
+)
 _OPENAI_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -79,6 +82,8 @@ def status_of(error: Exception, api: str = "openai") -> int:
             return _QUEUE_FULL[api]
         case OverloadedError():
             return _OVERLOADED[api]
+        case RequestCancelledError():
+            return CLIENT_GONE  # no SDK repeats it
     return 500
 
 
@@ -192,6 +197,8 @@ def _code(error: Exception) -> str | None:
             return "not_supported"
         case OverloadedError():
             return "overloaded"
+        case RequestCancelledError():
+            return "request_cancelled"
         case HTTPException(status_code=401):
             return "invalid_api_key"
     return None

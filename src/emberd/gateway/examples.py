@@ -46,6 +46,17 @@ _RESPONSE = {
 }
 _OLLAMA_MODEL = {"name": f"{MODEL}:latest", "model": f"{MODEL}:latest", "size": 98000000}
 
+_ACTIVE: Json = {
+    "id": "req_0123456789abcdef01234567",
+    "path": "/api/chat",
+    "model": f"{MODEL}:latest",
+    "state": "decode",
+    "position": None,
+    "age_seconds": 0.25,
+    "prompt_tokens": 14,
+    "completion_tokens": 8,
+}
+
 EXAMPLES: dict[str, Example] = {
     "GET /": Example(
         "Says that the daemon runs, in the words that Ollama's clients look for",
@@ -57,6 +68,12 @@ EXAMPLES: dict[str, Example] = {
     ),
     "GET /docs": Example(
         "This page: every route with its body and an example", "<!doctype html>..."
+    ),
+    "GET /api/requests": Example(
+        "Requests that start, wait or run (emberd)", {"requests": [_ACTIVE]}
+    ),
+    "DELETE /api/requests/{id}": Example(
+        "Ends a request (emberd)", {"id": _ACTIVE["id"], "cancelled": True}
     ),
     "POST /v1/chat/completions": Example(
         "Answers a conversation (OpenAI)",

@@ -19,6 +19,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 from prometheus_client.core import (
+    CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     InfoMetricFamily,
@@ -28,6 +29,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from .. import __version__
+from ..inspection import BatchStatus
 from ..models.loaded import LoadedModel, Worker
 from ..protocol import EmbedRequest, GenerateRequest, SequenceUpdate, StepMessage, WorkerInfo
 
@@ -151,6 +153,9 @@ class _MeteredWorker:
     def alive(self) -> bool:
         return self._worker.alive
 
+    async def inspect(self) -> BatchStatus:
+        return await self._worker.inspect()
+
     async def close(self) -> None:
         await self._worker.close()
 
@@ -249,6 +254,7 @@ class _State(Collector):
         yield _by_model(
             models, "kv_block_tokens", "Tokens of a KV block.", lambda w: w.info.block_size
         )
+        yield from _tiers(models)
         yield _by_model(
             models, "model_weight_bytes", "Memory of weights.", lambda w: w.info.weight_bytes
         )
@@ -262,6 +268,24 @@ class _State(Collector):
 
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(f"emberd_{name}", text, value)
+
+
+def _tiers(models: Iterable[LoadedModel]) -> Iterable[Metric]:
+    """Of models that have tiers: what is there now, and what was moved."""
+    kept = GaugeMetricFamily(
+        "emberd_kv_tier_bytes", "KV blocks kept below the pool.", labels=("model", "tier")
+    )
+    moved = CounterMetricFamily(
+        "emberd_kv_tier_blocks", "KV blocks moved.", labels=("model", "move")
+    )
+    for model in models:
+        counts = model.worker.stats.tiers
+        if counts is not None:
+            kept.add_metric((model.name, "ram"), counts.ram_bytes)
+            kept.add_metric((model.name, "disk"), counts.disk_bytes)
+            for move in ("promoted", "spilled", "lost"):
+                moved.add_metric((model.name, move), getattr(counts, move))
+    return kept, moved
 
 
 def _by_model(

@@ -1,4 +1,4 @@
-"""What every route module needs: the service and the request id of a request, and bodies in the API document."""
+"""What every route module needs: the service and the caller of a request, and bodies in the API document."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fastapi import Request
 
 from .. import logs
 from .body import LARGE, Json, Schema, ignored_fields, load, parse, read_bytes, refuse_ignored
+from .requests import Caller
 from .service import Service
 
 logger = logging.getLogger(__name__)
@@ -21,8 +22,8 @@ def service_of(request: Request) -> Service:
     return cast(Service, request.app.state.service)
 
 
-def request_id_of(request: Request) -> str:
-    return cast(str, request.scope["request_id"])
+def caller_of(request: Request) -> Caller:
+    return cast(Caller, request.scope["caller"])
 
 
 async def read_body(request: Request, schema: type[S]) -> tuple[S, Json]:

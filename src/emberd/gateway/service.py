@@ -20,14 +20,19 @@ from ..errors import BadRequestError, ContextOverflowError, OverloadedError, Que
 from ..models.loaded import LoadedModel, ModelText
 from ..models.manager import ModelManager
 from ..models.pull import Pulls
+from ..protocol import NORMAL, PRIORITIES
 from ..text.reply import PLAIN, ReplyFormat
 from .embeddings import Embedded, embed_all
 from .generate import Generation
 from .metrics import Metrics
 from .reading import Prompt
+from .requests import ActiveRequest, Caller, Requests
 from .sampling import Sampling, sampling_params
 
 logger = logging.getLogger(__name__)
+
+_KEPT = (0.0, 0.0, 0.25)
+"""Share of the queue's places that a class of PRIORITIES leaves to better ones."""
 
 LEAVING = "the daemon is shutting down; try again when it is back"
 
@@ -54,6 +59,7 @@ class Wish:
     prompt_logprobs: int | None = None  # likeliest ones told at each place of the prompt; None: off
     tell_end: bool = False  # log-probabilities include the token that ends the reply
     cache_salt: str | None = ""  # as in GenerateRequest
+    priority: int = NORMAL  # of PRIORITIES
 
 
 class Service:
@@ -65,12 +71,12 @@ class Service:
         self.pulls = Pulls(manager.store, config.registries)
         self.metrics = Metrics(manager.loaded, lambda: self.num_taken, config.queue_limit)
         manager.wrap = self.metrics.metered
+        self.requests = Requests()
         self.leaving = False
-        self._generations: set[Generation] = set()
+        self._generations: dict[Generation, ActiveRequest] = {}
         self._num_starting = 0  # requests whose model loads or whose prompt is being read
         self._idle = asyncio.Event()
         self._idle.set()
-        self._embedding: dict[asyncio.Task[Embedded], OverloadedError | None] = {}
 
     @property
     def num_sequences(self) -> int:
@@ -83,7 +89,7 @@ class Service:
 
     async def start(
         self,
-        request_id: str,
+        caller: Caller,
         name: str,
         keep_alive: float | None,
         wish: Wish,
@@ -94,27 +100,34 @@ class Service:
         Raises ModelNotFoundError, BadRequestError, ContextOverflowError, OverloadedError, and what
         loading raises.
         """
-        with self._starting():
+        with self._starting(caller, name, wish.priority) as request:
             started_ns = time.perf_counter_ns()
             model = await self.manager.acquire(name, keep_alive, "completion")
+            request.model = model.name
             load_ns = time.perf_counter_ns() - started_ns
             try:
                 ids = await asyncio.to_thread(read_prompts, model)
                 self._check_number(ids)
                 prompts = _prompts(model, ids, wish)
-                self._check_room(len(prompts) - 1)  # one place is its own already
+                self._check_room(len(prompts) - 1, wish.priority)  # one place is its own already
                 generation = Generation(
-                    request_id, model, prompts, sum(map(len, ids.prompts)), load_ns, self._ended
+                    caller.request_id,
+                    model,
+                    prompts,
+                    sum(map(len, ids.prompts)),
+                    load_ns,
+                    self._ended,
                 )
             except BaseException:
                 self.manager.release(model)
                 raise
-            self._generations.add(generation)
+            request.generation = generation
+            self._generations[generation] = request
             return generation
 
     async def embed(
         self,
-        request_id: str,
+        caller: Caller,
         name: str,
         keep_alive: float | None,
         read_inputs: Callable[[LoadedModel], Sequence[tuple[int, ...]]],
@@ -123,18 +136,8 @@ class Service:
 
         Counts as one sequence. Raises as `start` does, and WorkerDiedError.
         """
-        with self._starting():
-            work = asyncio.ensure_future(self._embed(request_id, name, keep_alive, read_inputs))
-            self._embedding[work] = None
-            try:
-                return await work
-            except asyncio.CancelledError:
-                if (reason := self._embedding[work]) is not None:
-                    raise reason from None
-                raise
-            finally:
-                work.cancel()
-                del self._embedding[work]
+        with self._starting(caller, name):
+            return await self._embed(caller.request_id, name, keep_alive, read_inputs)
 
     async def count(self, name: str, num_tokens: Callable[[ModelText, int], int]) -> int:
         """What `num_tokens` counts (in a thread: it may block), given the text side of `name` and its context
@@ -143,9 +146,9 @@ class Service:
         context_length = self.manager.context_length(await self.manager.find(name))
         return await asyncio.to_thread(num_tokens, text, context_length)
 
-    async def load(self, name: str, keep_alive: float | None) -> LoadedModel:
+    async def load(self, caller: Caller, name: str, keep_alive: float | None) -> LoadedModel:
         """Load `name` and leave it loaded for its keep-alive time."""
-        with self._starting():
+        with self._starting(caller, name):
             model = await self.manager.acquire(name, keep_alive)
             self.manager.release(model)
             return model
@@ -161,11 +164,8 @@ class Service:
 
     def end_replies(self, reason: str) -> None:
         """End everything that runs with an error that says why."""
-        for generation in list(self._generations):
-            generation.fail(OverloadedError(f"{LEAVING} ({reason})"))
-        for work in self._embedding:
-            self._embedding[work] = OverloadedError(f"{LEAVING} ({reason})")
-            work.cancel()
+        for request in self.requests:
+            request.end(OverloadedError(f"{LEAVING} ({reason})"))
 
     async def _embed(
         self,
@@ -187,14 +187,20 @@ class Service:
         return Embedded(vectors, num_prompt_tokens, load_ns)
 
     @contextlib.contextmanager
-    def _starting(self) -> Iterator[None]:
-        self._check_room(1)
+    def _starting(
+        self, caller: Caller, name: str, priority: int = NORMAL
+    ) -> Iterator[ActiveRequest]:
+        self._check_room(1, priority)
         self._num_starting += 1
         self._idle.clear()
+        request = self.requests.begin(caller, name, priority)
         try:
-            yield
+            with request.endable():
+                yield request
         finally:
             self._num_starting -= 1
+            if request.generation is None:
+                self.requests.ended(request)
             self._see_whether_idle()
 
     def _check_number(self, ids: PromptIds) -> None:
@@ -208,18 +214,20 @@ class Service:
                 param,
             )
 
-    def _check_room(self, num_new: int) -> None:
+    def _check_room(self, num_new: int, priority: int) -> None:
         if self.leaving:
             raise OverloadedError(LEAVING)
         taken, limit = self.num_taken, self.config.queue_limit
-        if taken + num_new > limit:
+        kept = int(limit * _KEPT[priority])
+        if taken + num_new > limit - kept:
+            beside = f" ({kept} are kept from class {PRIORITIES[priority]})" if kept else ""
             raise QueueFullError(
                 "server busy, please try again. maximum pending requests exceeded: "
-                f"{taken} of {limit} (EMBERD_QUEUE_LIMIT) are running or waiting, and {num_new} would join"
+                f"{taken} of {limit} (EMBERD_QUEUE_LIMIT){beside} are running or waiting, and {num_new} would join"
             )
 
     def _ended(self, generation: Generation) -> None:
-        self._generations.discard(generation)
+        self.requests.ended(self._generations.pop(generation))
         self._see_whether_idle()
         self.manager.release(generation.model)
         usage = generation.usage
@@ -283,6 +291,7 @@ def _prompts(model: LoadedModel, ids: PromptIds, wish: Wish) -> Sequence[Prompt]
                     wish.prompt_logprobs,
                     wish.tell_end,
                     wish.cache_salt,
+                    wish.priority,
                     copy > 0,
                 )
             )

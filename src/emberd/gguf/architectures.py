@@ -5,18 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from .model import Activation
+
 Presence = Literal["none", "optional", "required"]
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
     rope_pairing: Literal["adjacent", "halves"]
-    activation: Literal["silu", "gelu"] = "silu"
+    activation: Activation = "silu"
     qkv_bias: Presence = "none"
+    o_bias: bool = False
+    sinks: bool = False
     qk_norm: bool = False
     whole_qk_norm: bool = False  # over all heads together
     pre_norms: bool = True
     post_norms: bool = False
+    ffn_norm: str = "ffn_norm"  # its name
     rope_factors: bool = False
     long_rope_factors: bool = False
     scaled_embedding: bool = False
@@ -30,6 +35,7 @@ class Architecture:
     wide_layers: int = 0  # with so many layers, attention is scaled by hidden size / heads
     experts: Presence = "none"
     experts_normalized: bool = True
+    expert_biases: bool = False  # of the router too
     shared_expert: bool = False
 
 
@@ -72,5 +78,17 @@ ARCHITECTURES = {
     "granite": Architecture("adjacent", qkv_bias="optional", rope_factors=True, multipliers=True),
     "olmo2": Architecture(
         "halves", qk_norm=True, whole_qk_norm=True, pre_norms=False, post_norms=True
+    ),
+    "gpt-oss": Architecture(
+        "halves",
+        activation="clamped_silu",
+        qkv_bias="required",
+        o_bias=True,
+        sinks=True,
+        ffn_norm="post_attention_norm",
+        sliding_window=True,
+        window_period=2,
+        experts="required",
+        expert_biases=True,
     ),
 }

@@ -11,6 +11,9 @@ from typing import Literal
 from .reader import GGUFFile, TensorInfo
 from .rope import Yarn
 
+Activation = Literal["silu", "gelu", "clamped_silu"]
+"""Of a feed-forward's gate. gelu: its tanh approximation; clamped_silu: gpt-oss's, which clamps gate and up."""
+
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
@@ -49,7 +52,7 @@ class ModelSpec:
     norm_eps: float
     rope_dim: int  # leading dims of a head that are rotated
     rope_pairing: Literal["adjacent", "halves"]  # (0,1),(2,3).. or (0,d/2),(1,d/2+1)..
-    activation: Literal["silu", "gelu"]  # gelu: tanh approximation
+    activation: Activation
     embedding_scale: float  # 1: none
     attention_scale: float  # usually head_dim ** -0.5
     layers: tuple[LayerSpec, ...]
@@ -61,6 +64,12 @@ class ModelSpec:
     logit_scale: float = 1.0
     whole_qk_norm: bool = False  # q and k are normed over all heads together
     experts: ExpertSpec | None = None
+
+    @property
+    def window(self) -> int:
+        """Tokens that attention sees in every layer; 0 where a layer sees all of them."""
+        windows = [layer.window for layer in self.layers]
+        return max(windows) if all(windows) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +104,14 @@ class LayerTensors:
     post_attention_norm: TensorInfo | None = None  # before the residual add
     post_ffn_norm: TensorInfo | None = None
     router: TensorInfo | None = None  # (experts, hidden)
+    o_bias: TensorInfo | None = None
+    sinks: TensorInfo | None = (
+        None  # (num_heads,): a score that takes part in the softmax and has no value
+    )
+    router_bias: TensorInfo | None = None  # (experts,)
+    gate_bias: TensorInfo | None = None  # as many as `gate` has rows
+    up_bias: TensorInfo | None = None
+    down_bias: TensorInfo | None = None
     shared: SharedExpertTensors | None = None
 
 

@@ -44,6 +44,12 @@ def factors_for(spec: ModelSpec, short: T | None, long: T | None, num_positions:
     return long if long is not None and num_positions > spec.rope_original_context else short
 
 
+def kv_layout(spec: ModelSpec, kind: str, block_bytes: int, num_positions: int) -> str:
+    """All that a block's bytes depend on beside the file's tensors and the tokens. `kind`: of device and cache."""
+    factors = factors_for(spec, "short", "long", num_positions)
+    return f"{kind}, {block_bytes} bytes a block, {factors} rope factors, {spec}"
+
+
 def layer_rope_tables(
     spec: ModelSpec, index: int, factors: F32 | None, num_positions: int
 ) -> tuple[F32, F32]:

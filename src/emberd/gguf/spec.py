@@ -202,7 +202,9 @@ def _experts(keys: Keys, architecture: Architecture) -> ExpertSpec | None:
     scale = 1.0
     if keys.scalar("expert_weights_scale") not in (None, 0):
         scale = keys.number("expert_weights_scale", most=MAX_FACTOR)
-    if keys.scalar("expert_gating_func") not in (None, 0, 1):
+    # 3 is a softmax of the chosen ones alone: the same where their weights are made to sum up to 1.
+    known = (None, 0, 1, 3) if architecture.experts_normalized else (None, 0, 1)
+    if keys.scalar("expert_gating_func") not in known:
         raise keys.refuse("expert_gating_func", "must be 1, the softmax; others are not supported")
     keys.off("expert_group_count", 0, "groups of experts are")
     keys.off("leading_dense_block_count", 0, "layers without experts are")

@@ -56,7 +56,7 @@ def _layer_tensors(take: Tensors, spec: ModelSpec, prefix: str) -> LayerTensors:
             return take.required(prefix + name, size)
         return take.optional(prefix + name, size)
 
-    def norm(wanted: bool, name: str, size: int) -> TensorInfo | None:
+    def vector(wanted: bool, name: str, size: int) -> TensorInfo | None:
         return take.required(prefix + name, size) if wanted else None
 
     if architecture.fused:
@@ -71,23 +71,26 @@ def _layer_tensors(take: Tensors, spec: ModelSpec, prefix: str) -> LayerTensors:
     )
     router, gate, up, down = _feed_forward(take, spec, prefix, architecture.fused)
     return LayerTensors(
-        attention_norm=norm(architecture.pre_norms, "attn_norm.weight", hidden),
+        attention_norm=vector(architecture.pre_norms, "attn_norm.weight", hidden),
         q=q,
         k=k,
         v=v,
         o=take.required(prefix + "attn_output.weight", hidden, q_size),
-        ffn_norm=norm(architecture.pre_norms, "ffn_norm.weight", hidden),
+        ffn_norm=vector(architecture.pre_norms, f"{architecture.ffn_norm}.weight", hidden),
         gate=gate,
         up=up,
         down=down,
         q_bias=bias("attn_q.bias", q_size),
         k_bias=bias("attn_k.bias", kv_size),
         v_bias=bias("attn_v.bias", kv_size),
-        q_norm=norm(architecture.qk_norm, "attn_q_norm.weight", q_norm),
-        k_norm=norm(architecture.qk_norm, "attn_k_norm.weight", k_norm),
-        post_attention_norm=norm(architecture.post_norms, "post_attention_norm.weight", hidden),
-        post_ffn_norm=norm(architecture.post_norms, "post_ffw_norm.weight", hidden),
+        q_norm=vector(architecture.qk_norm, "attn_q_norm.weight", q_norm),
+        k_norm=vector(architecture.qk_norm, "attn_k_norm.weight", k_norm),
+        post_attention_norm=vector(architecture.post_norms, "post_attention_norm.weight", hidden),
+        post_ffn_norm=vector(architecture.post_norms, "post_ffw_norm.weight", hidden),
         router=router,
+        o_bias=vector(architecture.o_bias, "attn_output.bias", hidden),
+        sinks=vector(architecture.sinks, "attn_sinks.weight", spec.num_heads),
+        **_expert_biases(take, spec, prefix),
         shared=_shared_expert(take, spec, prefix),
     )
 
@@ -111,6 +114,19 @@ def _feed_forward(
         gate = take.required(prefix + "ffn_gate.weight", ffn, hidden)
         up = take.required(prefix + "ffn_up.weight", ffn, hidden)
     return None, gate, up, down
+
+
+def _expert_biases(take: Tensors, spec: ModelSpec, prefix: str) -> dict[str, TensorInfo]:
+    """By field of LayerTensors; those of all experts seen as one vector."""
+    if spec.experts is None or not ARCHITECTURES[spec.architecture].expert_biases:
+        return {}
+    count = spec.experts.count
+    parts = (("gate", spec.ffn_size), ("up", spec.ffn_size), ("down", spec.hidden_size))
+    found = {"router_bias": take.required(prefix + "ffn_gate_inp.bias", count)}
+    for part, size in parts:
+        bias = take.required(f"{prefix}ffn_{part}_exps.bias", count, size)
+        found[f"{part}_bias"] = replace(bias, shape=(count * size,))
+    return found
 
 
 def _shared_expert(take: Tensors, spec: ModelSpec, prefix: str) -> SharedExpertTensors | None:

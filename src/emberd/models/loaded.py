@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from ..errors import BadRequestError, ModelFileError
 from ..gguf.reader import GGUFFile
+from ..inspection import BatchStatus
 from ..protocol import (
     EmbedRequest,
     GenerateRequest,
@@ -58,6 +59,9 @@ class Worker(Protocol):
     def generate(self, request: GenerateRequest) -> AsyncGenerator[SequenceUpdate, None]: ...
 
     async def embed(self, request: EmbedRequest) -> bytes: ...
+
+    async def inspect(self) -> BatchStatus:
+        """What waits and runs. Raises WorkerDiedError."""
 
     async def close(self) -> None: ...
 

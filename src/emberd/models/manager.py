@@ -296,6 +296,8 @@ class ModelManager:
             max_batch_tokens=config.max_batch_tokens,
             cache_dir=str(config.cache_dir),
             verify=config.verify,
+            kv_ram=config.kv_ram,
+            kv_disk=config.kv_disk,
         )
         text = self._text_once(stored)
         worker = await self._workers.take(stored.key, options)

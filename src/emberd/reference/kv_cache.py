@@ -6,13 +6,14 @@ It knows sizes and slots; which sequence owns which block is the engine's.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from emberd.errors import ModelLoadError
 from emberd.gguf.spec import ModelSpec
-from emberd.protocol import WorkerOptions
+from emberd.protocol import Bytes, WorkerOptions
 
 from .ops import F32
 
@@ -50,6 +51,22 @@ class KVCache:
     @property
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.k + self.v)
+
+    def read(self, blocks: Sequence[int]) -> Bytes:
+        """Copies of blocks (blocks, block_bytes): the parts of all layers one after the other."""
+        return np.concatenate([part[list(blocks)] for part in self._parts()], axis=1)
+
+    def write(self, blocks: Sequence[int], data: Bytes) -> None:
+        start = 0
+        for part in self._parts():
+            end = start + part.shape[1]
+            part[list(blocks)] = data[:, start:end]
+            start = end
+
+    def _parts(self) -> list[Bytes]:
+        """Every array as bytes by block."""
+        slot_arrays = self.k + self.v
+        return [a.reshape(len(a) // BLOCK_SIZE, -1).view(np.uint8) for a in slot_arrays]
 
 
 def token_bytes(spec: ModelSpec) -> int:

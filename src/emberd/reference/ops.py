@@ -22,6 +22,9 @@ QUANT_BLOCK = 32
 MAX_SCORES = 1 << 18
 """`paged_attention` makes about this many scores at a time: 1 MiB, which stays in a core's cache."""
 
+GATE_LIMIT, GATE_SLOPE = 7.0, 1.702
+"""Of `clamped_silu_mul`."""
+
 FEW_TOKENS = 64
 """Up to this many tokens `matmul` puts the weights on the left, where OpenBLAS is up to 1.5 x faster."""
 
@@ -96,10 +99,14 @@ def kv_write(k: F32, v: F32, slot_mapping: I32, k_cache: F32, v_cache: F32) -> N
     v_cache[slot_mapping] = v
 
 
-def softmax(x: F32) -> F32:
-    """exp(x - max) / sum over the last axis."""
-    e: F32 = np.exp(x - np.max(x, axis=-1, keepdims=True))
-    e /= np.sum(e, axis=-1, keepdims=True)
+def softmax(x: F32, sinks: F32 | None = None) -> F32:
+    """exp(x - max) / sum over the last axis. `sinks` (..., 1): one more x each, whose share is lost."""
+    most = np.max(x, axis=-1, keepdims=True)
+    if sinks is not None:
+        most = np.maximum(most, sinks)
+    e: F32 = np.exp(x - most)
+    total = np.sum(e, axis=-1, keepdims=True)
+    e /= total if sinks is None else total + np.exp(sinks - most)
     return e
 
 
@@ -118,12 +125,14 @@ def attention(
     scale: float,
     first_position: int = 0,
     cap: float = 0.0,
+    sinks: F32 | None = None,
 ) -> F32:
     """Causal attention of one sequence: q (T, H, hd), k and v (S, KVH, hd) -> (T, H, hd).
 
     Key s has position first_position + s. The query at position p sees keys at positions <= p,
     and with `window` > 0 only those > p - window. Head h reads key/value head h // (H / KVH).
-    Scores are q·k · scale, and with `cap` > 0 soft_cap of that.
+    Scores are q·k · scale, and with `cap` > 0 soft_cap of that. `sinks` (H,): a score more of each head that has no
+    value (Xiao et al. 2023).
     """
     num_tokens, num_heads, head_dim = q.shape
     num_keys, num_kv_heads, _ = k.shape
@@ -142,7 +151,9 @@ def attention(
         by_token = scores.reshape(num_kv_heads, num_tokens, group, num_keys)
         np.copyto(by_token, np.float32(-np.inf), where=hidden[None, :, None, :])
 
-    mixed: F32 = softmax(scores) @ v.transpose(1, 0, 2)  # (KVH, T * group, hd)
+    if sinks is not None:
+        sinks = np.tile(sinks.reshape(num_kv_heads, group), num_tokens)[..., None]
+    mixed: F32 = softmax(scores, sinks) @ v.transpose(1, 0, 2)  # (KVH, T * group, hd)
     heads = mixed.reshape(num_kv_heads, num_tokens, group, head_dim).transpose(1, 0, 2, 3)
     return heads.reshape(num_tokens, num_heads, head_dim)
 
@@ -158,6 +169,7 @@ def paged_attention(
     window: int,
     scale: float,
     cap: float = 0.0,
+    sinks: F32 | None = None,
 ) -> F32:
     """`attention` for rows whose keys and values lie in blocks: q (T, H, hd) -> (T, H, hd).
 
@@ -178,7 +190,7 @@ def paged_attention(
             k = _gather(k_cache, blocks, block_size)[: stop - begin]
             v = _gather(v_cache, blocks, block_size)[: stop - begin]
             out[first:last] = attention(
-                q[first:last], k, v, positions[first:last], window, scale, begin, cap
+                q[first:last], k, v, positions[first:last], window, scale, begin, cap, sinks
             )
     return out
 
@@ -219,6 +231,14 @@ def gelu_mul(gate: F32, up: F32) -> F32:
     y *= np.float32(0.5)
     y *= up
     return y
+
+
+def clamped_silu_mul(gate: F32, up: F32) -> F32:
+    """gpt-oss's product: g · sigmoid(1.702 g) · (u + 1), g being gate up to 7 and u being up within ±7."""
+    g = np.minimum(gate, np.float32(GATE_LIMIT))
+    u = np.clip(up, np.float32(-GATE_LIMIT), np.float32(GATE_LIMIT))
+    result: F32 = g * sigmoid(np.float32(GATE_SLOPE) * g) * (u + 1)
+    return result
 
 
 def top_experts(logits: F32, used: int, normalized: bool, scale: float) -> tuple[I32, F32]:

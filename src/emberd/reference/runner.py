@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import psutil
-from numpy.typing import NDArray
 
 from emberd.errors import ModelLoadError
+from emberd.gguf.rope import kv_layout
 from emberd.gguf.spec import open_model
 from emberd.protocol import (
     FROM_LAST_STEP,
     Batch,
+    Bytes,
     IntArray,
     Logprobs,
     MaskArray,
@@ -60,6 +62,8 @@ class CpuRunner:
         self.context_length, self.num_blocks = plan_cache(weights.spec, options, free_bytes)
         self._cache = KVCache.allocate(weights.spec, self.num_blocks * BLOCK_SIZE)
         self._rope_tables = layer_rope_tables(weights, self.context_length)
+        self.block_bytes = self._cache.nbytes // self.num_blocks
+        self.kv_layout = kv_layout(weights.spec, "cpu f32", self.block_bytes, self.context_length)
         self._samplers: list[SamplerState | None] = [None] * options.max_sequences
         self._last_tokens = np.zeros(options.max_sequences, dtype=np.int32)
         self._outputs: deque[StepOutput] = deque()
@@ -105,6 +109,7 @@ class CpuRunner:
             load_seconds=self._load_seconds,
             verification=self._verification,
             device_memory=psutil.virtual_memory().total,
+            window=self.weights.spec.window,
         )
 
     def submit(self, batch: Batch) -> None:
@@ -122,6 +127,12 @@ class CpuRunner:
 
     def collect(self) -> StepOutput:
         return self._outputs.popleft()
+
+    def read_blocks(self, blocks: Sequence[int]) -> CopiedBlocks:
+        return CopiedBlocks(self._cache.read(blocks))
+
+    def write_blocks(self, blocks: Sequence[int], data: Bytes) -> None:
+        self._cache.write(blocks, data)
 
     def close(self) -> None:
         """Let weights and cache go; the runner is not used after."""
@@ -189,6 +200,7 @@ class CpuRunner:
             spec.layers[layer].window,
             spec.attention_scale,
             spec.attention_cap,
+            self.weights.layers[layer].sinks,
         )
 
     def _sample(
@@ -196,27 +208,36 @@ class CpuRunner:
     ) -> None:
         """Sample the rows that want it, and hand the step's output over."""
         self._outputs.append(output)
-        rows = np.flatnonzero(batch.sample)
+        places, rows = batch.sampled_places()
         if not len(rows):
             return
-        last = batch.query_start[1:][rows] - 1  # each row's last token
         indexes = batch.sequence_index[rows]
         samplers = [self._samplers[index] for index in indexes]
         states = [state for state in samplers if state is not None]
         assert len(states) == len(rows), "a row is sampled whose sequence was never admitted"
-        row_logits = logits(self.weights, hidden[last])
+        row_logits = logits(self.weights, hidden[places])
         row_masks: list[MaskArray | None] = [None] * len(rows)
         if masks is not None and batch.masked is not None:
             for place, mask in zip(np.flatnonzero(batch.masked[rows]), masks, strict=True):
                 row_masks[place] = mask
-        sampled = sample(row_logits, states, batch.positions[last] + 1, row_masks)
+        sampled = sample(row_logits, states, batch.positions[places] + 1, row_masks)
         self._last_tokens[indexes] = sampled
-        output.token_ids[rows] = sampled
+        output.put_sampled(rows, sampled)
         if any(state.params.num_logprobs is not None for state in states):
             output.logprobs = _by_row(logprobs(row_logits, sampled), rows, batch.num_rows)
 
 
-def _by_row(found: Logprobs, rows: NDArray[np.intp], num_rows: int) -> Logprobs:
+@dataclass(frozen=True, slots=True)
+class CopiedBlocks:
+    """Implements `protocol.BlockCopy`."""
+
+    data: Bytes
+
+    def take(self) -> Bytes:
+        return self.data
+
+
+def _by_row(found: Logprobs, rows: IntArray, num_rows: int) -> Logprobs:
     """Places of the sampled rows as places of all rows; the others hold zeros."""
     spread = [
         np.zeros((num_rows, *a.shape[1:]), a.dtype)

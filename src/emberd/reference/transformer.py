@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from emberd.gguf.model import ModelSpec
+from emberd.gguf.model import Activation, ModelSpec
 from emberd.gguf.rope import factors_for
 from emberd.gguf.rope import layer_rope_tables as rope_tables_of
 
@@ -20,6 +20,7 @@ from .ops import (
     I32,
     add,
     attention,
+    clamped_silu_mul,
     embedding,
     gelu_mul,
     matmul,
@@ -34,6 +35,12 @@ from .weights import Layer, SharedExpert, Weights
 
 Attend = Callable[[int, F32, F32, F32], F32]
 """(layer index, q (T, H, hd), k (T, KVH, hd), v (T, KVH, hd)) -> attention's output (T, H, hd)."""
+
+ACTIVATIONS: dict[Activation, Callable[[F32, F32], F32]] = {
+    "silu": silu_mul,
+    "gelu": gelu_mul,
+    "clamped_silu": clamped_silu_mul,
+}
 
 RopeTable = tuple[F32, F32]
 """cos and sin, each (num_positions, rope_dim / 2)."""
@@ -89,9 +96,7 @@ def attention_part(
     attend: Attend,
 ) -> F32:
     """Self-attention of one layer: x (T, hidden) -> (T, hidden)."""
-    qkv = matmul(x, layer.qkv)
-    if layer.qkv_bias is not None:
-        qkv = add(qkv, layer.qkv_bias)
+    qkv = _biased(matmul(x, layer.qkv), layer.qkv_bias)
     heads = qkv.reshape(len(x), -1, spec.head_dim)  # (T, H + 2 KVH, hd)
     q = heads[:, : spec.num_heads]
     k = heads[:, spec.num_heads : spec.num_heads + spec.num_kv_heads]
@@ -104,7 +109,11 @@ def attention_part(
     k = rope(k, positions, cos, sin, spec.rope_pairing)
 
     out = attend(index, q, k, v)
-    return matmul(out.reshape(len(x), -1), layer.o)
+    return _biased(matmul(out.reshape(len(x), -1), layer.o), layer.o_bias)
+
+
+def _biased(x: F32, bias: F32 | None) -> F32:
+    return x if bias is None else add(x, bias)
 
 
 def _head_norm(spec: ModelSpec, x: F32, weight: F32 | None) -> F32:
@@ -122,24 +131,30 @@ def feed_forward(spec: ModelSpec, layer: Layer | SharedExpert, x: F32) -> F32:
 def _gated(spec: ModelSpec, gate_up: F32) -> F32:
     ffn = gate_up.shape[1] // 2
     gate, up = gate_up[:, :ffn], gate_up[:, ffn:]
-    return silu_mul(gate, up) if spec.activation == "silu" else gelu_mul(gate, up)
+    return ACTIVATIONS[spec.activation](gate, up)
 
 
 def mixture(spec: ModelSpec, layer: Layer, x: F32) -> F32:
     """Each token's experts, weighted by the router, and the shared one: x (T, hidden) -> (T, hidden)."""
     experts = spec.experts
     assert experts is not None and layer.router is not None
-    ids, weights = top_experts(
-        matmul(x, layer.router), experts.used, experts.normalized, experts.scale
-    )
+    chances = _biased(matmul(x, layer.router), layer.router_bias)
+    ids, weights = top_experts(chances, experts.used, experts.normalized, experts.scale)
     gate, up = layer.gate_up.reshape(2, experts.count, spec.ffn_size, -1)
     down = layer.down.reshape(experts.count, spec.hidden_size, -1)
+    gate_up_bias = down_bias = None
+    if layer.gate_up_bias is not None and layer.down_bias is not None:
+        both = layer.gate_up_bias.reshape(2, experts.count, -1)
+        gate_up_bias = np.concatenate([both[0], both[1]], axis=1)  # (experts, 2 ffn)
+        down_bias = layer.down_bias.reshape(experts.count, -1)
     y = np.zeros_like(x)
     for expert in np.unique(ids):
         tokens, places = np.nonzero(ids == expert)
         rows = x[tokens]
         gate_up = np.concatenate([matmul(rows, gate[expert]), matmul(rows, up[expert])], axis=1)
+        gate_up = gate_up if gate_up_bias is None else add(gate_up, gate_up_bias[expert])
         out = matmul(_gated(spec, gate_up), down[expert])
+        out = out if down_bias is None else add(out, down_bias[expert])
         y[tokens] += out * weights[tokens, places, None]
     if (shared := layer.shared) is not None:
         y += feed_forward(spec, shared, x) * sigmoid(matmul(x, shared.router))
@@ -163,7 +178,8 @@ def forward(weights: Weights, token_ids: NDArray[np.integer]) -> F32:
     def attend(index: int, q: F32, k: F32, v: F32) -> F32:
         window = spec.layers[index].window
         scale, cap = spec.attention_scale, spec.attention_cap
-        return attention(q, k, v, positions, window, scale, cap=cap)
+        sinks = weights.layers[index].sinks
+        return attention(q, k, v, positions, window, scale, cap=cap, sinks=sinks)
 
     tables = layer_rope_tables(weights, len(token_ids))
     x = hidden_states(weights, tables, token_ids.astype(np.int32), positions, attend)

@@ -51,6 +51,11 @@ class Layer:
     down: F32  # (hidden, ffn)
     post_ffn_norm: F32 | None
     router: F32 | None = None  # (experts, hidden)
+    o_bias: F32 | None = None
+    sinks: F32 | None = None  # (num_heads,)
+    router_bias: F32 | None = None
+    gate_up_bias: F32 | None = None  # as many as gate_up has rows
+    down_bias: F32 | None = None
     shared: SharedExpert | None = None
 
 
@@ -117,11 +122,10 @@ def _present(tensors: LayerTensors | SharedExpertTensors) -> list[TensorInfo]:
 
 
 def _load_layer(decode: Decoder, layer: LayerTensors) -> Layer:
-    biases = [bias for bias in (layer.q_bias, layer.k_bias, layer.v_bias) if bias is not None]
     return Layer(
         attention_norm=decode.optional(layer.attention_norm),
         qkv=decode(layer.q, layer.k, layer.v),
-        qkv_bias=np.concatenate([decode.vector(bias) for bias in biases]) if biases else None,
+        qkv_bias=decode.joined(layer.q_bias, layer.k_bias, layer.v_bias),
         q_norm=decode.optional(layer.q_norm),
         k_norm=decode.optional(layer.k_norm),
         o=decode(layer.o),
@@ -131,6 +135,11 @@ def _load_layer(decode: Decoder, layer: LayerTensors) -> Layer:
         down=decode(layer.down),
         post_ffn_norm=decode.optional(layer.post_ffn_norm),
         router=None if layer.router is None else decode(layer.router),
+        o_bias=decode.optional(layer.o_bias),
+        sinks=decode.optional(layer.sinks),
+        router_bias=decode.optional(layer.router_bias),
+        gate_up_bias=decode.joined(layer.gate_bias, layer.up_bias),
+        down_bias=decode.optional(layer.down_bias),
         shared=_load_shared(decode, layer.shared),
     )
 
@@ -176,6 +185,11 @@ class Decoder:
 
     def optional(self, info: TensorInfo | None) -> F32 | None:
         return None if info is None else self.vector(info)
+
+    def joined(self, *infos: TensorInfo | None) -> F32 | None:
+        """The vectors one behind the other, without those that are None; None where all are."""
+        found = [self.vector(info) for info in infos if info is not None]
+        return np.concatenate(found) if found else None
 
     def _count(self, nbytes: int) -> None:
         self._done += nbytes

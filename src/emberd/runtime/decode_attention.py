@@ -62,12 +62,13 @@ def attention_decode(
     scale: float,
     splits: int,
     cap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> list[Dispatch]:
     """Rotation, KV write and attention of one new token a row; y (T, H, hd), or int8 (T, H · hd) if hd % 32 == 0.
 
     Row r's new token is token r and the last of its context. Caches u32 (slots, KVH, hd / 2); block_tables
-    i32 (R, B), context_lens i32 (R,), the new token included; window, cap 0: none; `partial` holds
-    `decode_partial_shape` elements. Rows from count (the number of decode rows) on are not touched.
+    i32 (R, B), context_lens i32 (R,), the new token included; window, cap 0: none; sinks f32 (H,); `partial`
+    holds `decode_partial_shape` elements. Rows from count (the number of decode rows) on are not touched.
     """
     heads.check(rows, num_heads, num_kv_heads, head_dim)
     rotation.check(head_dim)
@@ -85,7 +86,8 @@ def attention_decode(
     else:
         assert head_dim % 32 == 0 and y.width == num_heads * head_dim, y
         target, out = "attended_int8", (y.q, y.scales)
-    out_includes = {}
+    given = () if sinks is None else (sinks,)
+    out_includes = {"sinks": "sinks_none" if sinks is None else "sinks"}
     if target == "attended_int8":
         out_includes["quantize"] = quantize_include(kernels.device)
     kernel, together = _decode_kernel(
@@ -104,7 +106,15 @@ def attention_decode(
     angles = (rotation.cos, rotation.sin, *rotation.norms)
     split = kernels.dispatch(
         kernel,
-        (heads.qk, heads.v, *caches, *places, *angles, count, *(out if splits == 1 else [partial])),
+        (
+            heads.qk,
+            heads.v,
+            *caches,
+            *places,
+            *angles,
+            count,
+            *((*out, *given) if splits == 1 else [partial]),
+        ),
         (splits, num_kv_heads * head_groups, rows),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
@@ -127,7 +137,7 @@ def attention_decode(
             SPLIT_TOKENS=_SPLIT_TOKENS,
             **groups,
         ),
-        (partial, context_lens, count, *out),
+        (partial, context_lens, count, *out, *given),
         (num_heads, rows, 1),
         num_heads=num_heads,
         window=window,

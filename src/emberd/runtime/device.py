@@ -126,6 +126,9 @@ class Device:
         self.max_grid = self.limits["max-compute-workgroups-per-dimension"]
         self.allocated_bytes = 0
         self.left_out: frozenset[str] = frozenset()
+        self.pipelines: dict[
+            str, tuple[Any, Any]
+        ] = {}  # compiled texts: bind group layout, pipeline
         self.subgroup_size = self._fixed_subgroup_size(adapter)
 
     def _fixed_subgroup_size(self, adapter: Any) -> int | None:

@@ -79,10 +79,12 @@ def expert_matvec(
     pairs_a_row: int,
     base: int = 0,
     column: int = 0,
+    bias: Tensor | None = None,
 ) -> list[Dispatch]:
     """y[pair, column:] = x of the pair times its expert's rows of `weight`; one dispatch a part of the matrix.
 
-    The experts' `expert_rows` rows each begin at row `base`. A pair reads row pair / pairs_a_row of `x`.
+    The experts' `expert_rows` rows each begin at row `base`. A pair reads row pair / pairs_a_row of `x`. `bias`
+    (weight.rows,) is added.
     """
     assert isinstance(x, Tensor) != weight.is_quantized, (weight.type, x)
     assert y.shape[0] >= pairs and y.shape[1] >= column + expert_rows, y
@@ -99,6 +101,7 @@ def expert_matvec(
             "operand": "matvec_int8" if weight.is_quantized else "matvec_float",
             "token": "token_same",
             "lanes": "lanes_single" if lanes == 1 else how,
+            "bias": "no_bias" if bias is None else "bias",
         },
         LANES=lanes,
         WG=workgroup,
@@ -108,7 +111,7 @@ def expert_matvec(
     return [
         kernels.dispatch(
             kernel,
-            (*part.tensors, *inputs, groups, y),
+            (*part.tensors, *inputs, *(() if bias is None else (bias,)), groups, y),
             grid,
             units=weight.cols // (32 if weight.is_quantized else 8),
             num_rows=part.rows,

@@ -72,24 +72,24 @@ class StepInputs:
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
 
-    def fill(self, batch: Batch, sampled_rows: I32, tile_tokens: int) -> I32:
-        """The step's arrays, as words for `tensor`. `sampled_rows`: batch rows that sample, in order."""
+    def fill(self, batch: Batch, places: I32, place_rows: I32, tile_tokens: int) -> I32:
+        """The step's arrays, as words for `tensor`; `places` and their rows as of `Batch.sampled_places`."""
         view = self._views
         tokens, rows = batch.num_tokens, batch.num_rows
         view["num_tokens"][0] = tokens
         view["num_decode_rows"][0] = batch.num_decode_rows
-        view["num_sampled"][0] = len(sampled_rows)
+        num_sampled = len(places)
+        view["num_sampled"][0] = num_sampled
         view["token_ids"][:tokens] = batch.token_ids
         view["positions"][:tokens] = batch.positions
         view["slots"][:tokens] = batch.slot_mapping
         view["slots"][tokens:] = -1
         view["sequence_index"][:rows] = batch.sequence_index
         view["context_lens"][:rows] = batch.context_lens
-        last = batch.query_start[1:] - 1
-        view["sampled_tokens"][: len(sampled_rows)] = last[sampled_rows]
-        view["sampled_sequences"][: len(sampled_rows)] = batch.sequence_index[sampled_rows]
-        view["sampled_sequences"][len(sampled_rows) :] = -1
-        view["sampled_positions"][: len(sampled_rows)] = batch.context_lens[sampled_rows]
+        view["sampled_tokens"][:num_sampled] = places
+        view["sampled_sequences"][:num_sampled] = batch.sequence_index[place_rows]
+        view["sampled_sequences"][num_sampled:] = -1
+        view["sampled_positions"][:num_sampled] = batch.positions[places] + 1
         tiles = _prefill_tiles(batch, tile_tokens) if len(view["tiles"]) else []
         view["num_tiles"][0] = len(tiles)
         if tiles:

@@ -46,7 +46,7 @@ class KernelKey:
 
 
 class Kernel:
-    """A compiled compute pipeline with its explicit layout."""
+    """A compute pipeline with its explicit layout; a device compiles each text once."""
 
     def __init__(self, device: Device, key: KernelKey) -> None:
         self.key = key
@@ -63,27 +63,40 @@ class Kernel:
         self._numbers = [n for n, _, _ in found]
         body = _PARAMS.search(source)
         self.fields = tuple(_FIELD.findall(body.group(1))) if body and not key.params else ()
+        compiled = f"{self.source_digest} {sorted(overrides.items())}"
         try:
-            module = device.wgpu.create_shader_module(label=self.label, code=source)
-            entries = [
-                {
-                    "binding": n,
-                    "visibility": wgpu.ShaderStage.COMPUTE,
-                    "buffer": {"type": _buffer_type(access)},
-                }
-                for n, access, _ in found
-            ]
-            self.layout = device.wgpu.create_bind_group_layout(entries=entries)
-            layout = device.wgpu.create_pipeline_layout(bind_group_layouts=[self.layout])
-            self.pipeline = device.wgpu.create_compute_pipeline(
-                label=self.label,
-                layout=layout,
-                compute={"module": module, "entry_point": key.name, "constants": overrides},
-            )
+            if compiled not in device.pipelines:
+                device.pipelines[compiled] = self._compile(device, source, overrides, found)
         except Exception as error:
             raise DeviceError(
                 f"kernel {self.label} was refused by {device.name}: {error}"
             ) from error
+        self.layout, self.pipeline = device.pipelines[compiled]
+
+    def _compile(
+        self,
+        device: Device,
+        source: str,
+        overrides: Mapping[str, Constant],
+        bindings: Sequence[tuple[int, str, str]],
+    ) -> tuple[Any, Any]:
+        """The bind group layout and the pipeline."""
+        module = device.wgpu.create_shader_module(label=self.label, code=source)
+        entries = [
+            {
+                "binding": n,
+                "visibility": wgpu.ShaderStage.COMPUTE,
+                "buffer": {"type": _buffer_type(access)},
+            }
+            for n, access, _ in bindings
+        ]
+        layout = device.wgpu.create_bind_group_layout(entries=entries)
+        pipeline = device.wgpu.create_compute_pipeline(
+            label=self.label,
+            layout=device.wgpu.create_pipeline_layout(bind_group_layouts=[layout]),
+            compute={"module": module, "entry_point": self.key.name, "constants": overrides},
+        )
+        return layout, pipeline
 
     def pack(self, params: Mapping[str, int | float]) -> bytes:
         """`Params` as the uniform's bytes; every field must be given and no other."""

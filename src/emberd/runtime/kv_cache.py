@@ -21,8 +21,13 @@ class KVCache:
     block_size: int = BLOCK_SIZE
 
     @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """All tensors, each with `num_blocks` blocks one behind the other."""
+        return *self.keys, *self.values
+
+    @property
     def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
+        return sum(tensor.nbytes for tensor in self.parts)
 
 
 def bytes_per_block(spec: ModelSpec) -> int:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
+from ..gguf.model import Activation
 from .activations import QUANT_RUN as QUANT_RUN
 from .activations import QuantizedActivations as QuantizedActivations
 from .activations import activations as activations
@@ -130,14 +130,19 @@ def silu_mul_quantize(
     *,
     rows: int,
     width: int,
-    activation: Literal["silu", "gelu"],
+    activation: Activation,
 ) -> Dispatch:
     """out = activation(gate) * up in int8; gate and up are the halves of gate_up (rows, 2 * width)."""
     _check_activations(out, rows, width)
     runs = rows * width // QUANT_RUN
     gx, gz = _fold(-(-runs // _RUN_LANES), kernels.device.max_grid)
     return kernels.dispatch(
-        kernels.get("silu_mul_quantize", WG=_RUN_LANES, GELU=activation == "gelu", GROUP=out.group),
+        kernels.get(
+            "silu_mul_quantize",
+            {"activation": f"activation_{activation}"},
+            WG=_RUN_LANES,
+            GROUP=out.group,
+        ),
         [gate_up, out.q, out.scales],
         (gx, 1, gz),
         runs=runs,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
+from ..gguf.model import Activation
 from .activations import QuantizedActivations, quantize_include
 from .compose import Constant
 from .device import Device, Tensor
@@ -259,7 +259,7 @@ def gate_up_quantize(
     *,
     rows: int,
     count: Tensor,
-    activation: Literal["silu", "gelu"],
+    activation: Activation,
     table: MatvecTable,
 ) -> Dispatch:
     """out (rows, weight.rows / 2) = activation(x times gate) * (x times up) in int8; `weight` holds gate, then up."""
@@ -279,10 +279,13 @@ def gate_up_quantize(
         x,
         [count, out.q, out.scales],
         tile,
-        {"finish": "finish_gate_up", "quantize": quantize_include(kernels.device)},
+        {
+            "finish": "finish_gate_up",
+            "activation": f"activation_{activation}",
+            "quantize": quantize_include(kernels.device),
+        },
         tokens=rows,
         group=table.group_of(rows),
-        GELU=activation == "gelu",
         GROUP=out.group,
     )
 

@@ -34,6 +34,11 @@ class Projection:
     biases: tuple[Tensor | None, ...]
 
     @property
+    def is_biased(self) -> bool:
+        """Products with it add something, which fused kernels do not."""
+        return any(bias is not None for bias in self.biases)
+
+    @property
     def num_columns(self) -> int:
         return sum(matrix.rows for matrix in self.matrices)
 
@@ -62,6 +67,7 @@ class LayerWeights:
     post_attention_norm: Tensor | None
     post_ffn_norm: Tensor | None
     router: Projection | None
+    sinks: Tensor | None  # (num_heads,)
     shared: SharedExpert | None
 
     @property
@@ -111,17 +117,18 @@ def load_weights(
                 qkv=loader.projection(
                     (layer.q, layer.k, layer.v), (layer.q_bias, layer.k_bias, layer.v_bias)
                 ),
-                o=loader.projection((layer.o,)),
+                o=loader.projection((layer.o,), (layer.o_bias,)),
                 ffn_norm=loader.optional(layer.ffn_norm),
-                gate_up=loader.projection((layer.gate, layer.up)),
-                down=loader.projection((layer.down,)),
+                gate_up=loader.projection((layer.gate, layer.up), (layer.gate_bias, layer.up_bias)),
+                down=loader.projection((layer.down,), (layer.down_bias,)),
                 cos=cos,
                 sin=sin,
                 q_norm=loader.optional(layer.q_norm),
                 k_norm=loader.optional(layer.k_norm),
                 post_attention_norm=loader.optional(layer.post_attention_norm),
                 post_ffn_norm=loader.optional(layer.post_ffn_norm),
-                router=None if layer.router is None else loader.projection((layer.router,)),
+                router=loader.optional_projection(layer.router, layer.router_bias),
+                sinks=loader.optional(layer.sinks),
                 shared=_shared_expert(loader, layer.shared),
             )
         )
@@ -191,6 +198,11 @@ class Loader:
             stacked_biases.append(self._stack_biases(members))
             self.nbytes += matrices[-1].nbytes
         return Projection(tuple(matrices), tuple(stacked_biases))
+
+    def optional_projection(
+        self, info: TensorInfo | None, bias: TensorInfo | None
+    ) -> Projection | None:
+        return None if info is None else self.projection((info,), (bias,))
 
     def _stack_biases(
         self, members: Sequence[tuple[TensorInfo, TensorInfo | None]]

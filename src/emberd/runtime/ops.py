@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import DeviceError
+from ..gguf.model import Activation
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernel, Kernels
 
-Activation = Literal["silu", "gelu"]
 Pairing = Literal["adjacent", "halves"]
 
 _LANES = 128  # of kernels whose lanes are independent
@@ -91,7 +91,7 @@ def silu_mul(
 ) -> Dispatch:
     """y = activation(gate) · up: gate_up (rows, 2 · width) holds gate, then up; y (rows, width)."""
     assert gate_up.shape == (rows, 2 * width) and y.shape == (rows, width), (gate_up, y)
-    kernel = kernels.get("silu_mul", WG=_LANES, GELU=activation == "gelu")
+    kernel = kernels.get("silu_mul", {"activation": f"activation_{activation}"}, WG=_LANES)
     return kernels.dispatch(kernel, (gate_up, y), (-(-width // _LANES), rows, 1), width=width)
 
 
@@ -222,11 +222,12 @@ def attention_prefill(
     scale: float,
     tile_size: int,
     cap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Dispatch:
     """Causal attention of prefill tokens: q and y (T, H, hd), in tiles of consecutive tokens of one row.
 
     tiles i32 (max_tiles, 4): row, first token in the batch, number of tokens (at most tile_size: 16, 32 or
-    64), position of the first token. context_lens i32 (R,) ends at the row's last token of this batch.
+    64), position of the first token. context_lens i32 (R,) ends at the row's last token of this batch. sinks f32 (H,).
     Tiles from tile_count on are not touched.
     """
     assert q.shape == y.shape and q.shape[1:] == (num_heads, head_dim), q
@@ -243,6 +244,7 @@ def attention_prefill(
         {
             "kv": kv_include(kernels.device, head_dim),
             "score": "score_capped" if cap else "score_plain",
+            "sinks": "sinks_none" if sinks is None else "sinks",
         },
         HEAD_DIM=head_dim,
         BQ=tile_size,
@@ -250,7 +252,8 @@ def attention_prefill(
         VALUE_KEYS=max(4, value_keys),
         **({"CAP": cap} if cap else {}),
     )
-    tensors = (q, k_cache, v_cache, block_tables, context_lens, tiles, tile_count, y)
+    given = () if sinks is None else (sinks,)
+    tensors = (q, k_cache, v_cache, block_tables, context_lens, tiles, tile_count, y, *given)
     return kernels.dispatch(
         kernel,
         tensors,

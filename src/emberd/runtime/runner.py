@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ModelLoadError
+from ..gguf.rope import kv_layout
 from ..gguf.spec import ModelFile, open_model
 from ..protocol import (
     Batch,
+    BlockCopy,
+    Bytes,
     FloatArray,
     IntArray,
     Logprobs,
@@ -33,6 +36,7 @@ from .device import Device, Tensor, open_device
 from .device_memory import device_memory
 from .inputs import BlockTables
 from .kernel import Kernels, run_once
+from .kv_copy import BlockCopies
 from .logprobs import COLUMNS, LogprobKernels
 from .model import load_weights
 from .plan import Plans
@@ -88,6 +92,9 @@ class GpuRunner:
         device, spec = self._device, self._model.spec
         weights = load_weights(device, self._model, self.context_length, progress)
         self._cache = kv_cache.allocate(device, spec, self.num_blocks)
+        self._copies = BlockCopies(device, self._cache.parts, self.num_blocks)
+        self.block_bytes = self._copies.block_bytes
+        self.kv_layout = kv_layout(spec, "gpu f16", self.block_bytes, self.context_length)
         self._sampler = Sampler(
             device,
             kernels,
@@ -140,6 +147,7 @@ class GpuRunner:
             tuned_products=table.num_tuned,
             scratch_bytes=max(0, device.allocated_bytes - weights.nbytes - self._cache.nbytes),
             device_memory=device_memory(device.info),
+            window=spec.window,
         )
 
     def info(self) -> WorkerInfo:
@@ -161,10 +169,10 @@ class GpuRunner:
             for admission in batch.admissions:
                 self._sampler.admit(admission)
             self._tables.write(batch, changed)
-        sampled = np.flatnonzero(batch.sample).astype(np.int32)
+        places, rows = batch.sampled_places()
         mode = self._sampler.mode_for(batch)
-        plan = self._plans.for_step(batch, len(sampled), mode)
-        values = plan.inputs.fill(batch, sampled, self._transformer.tile_size)
+        plan = self._plans.for_step(batch, len(places), mode)
+        values = plan.inputs.fill(batch, places, rows, self._transformer.tile_size)
         self._replayer.submit(plan.recording, plan.inputs.tensor, values)
         output = StepOutput(np.full(batch.num_rows, -1, np.int32))
         if batch.logits_at is not None:
@@ -174,8 +182,8 @@ class GpuRunner:
         if batch.scored_at is not None and batch.scored_ids is not None:
             output.scores = self._scores(batch.scored_at, batch.scored_ids)
         if plan.sampling is not None and batch.masked is not None:
-            self._held = plan.sampling, batch.masked[sampled]
-        self._pending.append((sampled, output, mode))
+            self._held = plan.sampling, batch.masked[rows]
+        self._pending.append((rows, output, mode))
 
     def sample(self, masks: MaskArray) -> None:
         assert self._held is not None, "masks came without a batch that waits for them"
@@ -184,12 +192,12 @@ class GpuRunner:
         self._replayer.submit(recording, self._sampler.masks, words)
 
     def collect(self) -> StepOutput:
-        sampled, output, mode = self._pending.popleft()
+        rows, output, mode = self._pending.popleft()
         words = self._replayer.collect().view(np.int32)
-        output.token_ids[sampled] = words[: len(sampled)]
+        output.put_sampled(rows, words[: len(rows)])
         if Mode.LOGPROBS in mode:
             found = np.zeros((len(output.token_ids), COLUMNS), np.float32)
-            found[sampled] = self._plans.logprobs_of(words, len(sampled))
+            found[rows] = self._plans.logprobs_of(words, len(rows))
             output.logprobs = self._logprobs.read(found)
         return output
 
@@ -252,6 +260,14 @@ class GpuRunner:
         )
         run_once(device, [norm])
         return device.read(states)
+
+    def read_blocks(self, blocks: Sequence[int]) -> BlockCopy:
+        self._replayer.flush()
+        return self._copies.read(blocks)
+
+    def write_blocks(self, blocks: Sequence[int], data: Bytes) -> None:
+        self._replayer.flush()
+        self._copies.write(blocks, data)
 
     def close(self) -> None:
         self._replayer.close()

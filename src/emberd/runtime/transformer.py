@@ -2,25 +2,23 @@
 
 `body` turns token ids into hidden states and writes the KV cache; `head` turns chosen hidden states
 into logits. T tokens, D hidden size, H heads, KVH key/value heads, hd head size, F feed-forward size.
-
-Longer than 400 lines because it is the one forward pass, fused and plain forms side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from . import decode_attention, linear, ops
 from .activations import QUANT_RUN, QuantizedActivations
 from .device import Tensor
-from .experts import add_experts, expert_matvec, group_experts, top_experts
+from .feed_forward import FeedForward
 from .inputs import StepInputs
 from .kernel import Dispatch, Kernels
 from .kv_cache import KVCache
 from .linear import LinearTable
-from .matvec import can_fuse_gate_up, can_fuse_output, gate_up_quantize, output_quantize
-from .model import LayerWeights, ModelWeights, Projection, SharedExpert
+from .matvec import can_fuse_output, output_quantize
+from .model import LayerWeights, ModelWeights, Projection
+from .projection import Input, Projector
 from .scratch import Scratch, first_rows, flat
 
 
@@ -32,14 +30,6 @@ class Shape:
     decode_rows: int  # 0: no decode attention
     tiles: int  # 0: no prefill attention
     splits: int = 1  # workgroups that may share a decode row's context
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """What a projection reads, in the forms that its matrices take."""
-
-    floats: Tensor
-    q8: QuantizedActivations
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +49,22 @@ class Transformer:
         """Query tokens of a prefill tile."""
         return ops.prefill_tile_size(self.kernels.device, num_heads=self.weights.spec.num_heads)
 
+    @property
+    def projector(self) -> Projector:
+        return Projector(self.kernels, self.table)
+
     def decode_splits(self, rows: int, context: int) -> int:
         """`Shape.splits` for that many rows with contexts of at most `context` tokens."""
         sizes = {"rows": rows, "num_kv_heads": self.weights.spec.num_kv_heads}
         return decode_attention.decode_splits(self.kernels.device, context=context, **sizes)
 
-    def _q8(self, made: QuantizedActivations, rows: int) -> QuantizedActivations:
-        """The first rows, of which 16 values share a scale where matvec reads them: that costs it nothing."""
-        return made.first_rows(rows, 16 if rows <= self.table.matvec.tokens else QUANT_RUN)
-
     def body(self, inputs: StepInputs, shape: Shape) -> list[Dispatch]:
         """Embedding and all layers; leaves the hidden states in `scratch.hidden`."""
         weights, spec, rows = self.weights, self.weights.spec, shape.tokens
+        count = inputs["num_tokens"]
+        feed_forward = FeedForward(self.projector, spec, self.scratch)
         hidden = first_rows(self.scratch.hidden, rows)
-        ahead, first = self._q8(self.scratch.next_input, rows), weights.layers[0]
+        ahead, first = self.projector.int8(self.scratch.next_input, rows), weights.layers[0]
         ready = (  # whether the step before left the next norm's input
             ahead.group == 16
             and self.table.matvec.fused
@@ -107,10 +99,10 @@ class Transformer:
             )
             normed = self._norm(steps, layer.ffn_norm, layer.ffn_readers, rows, ready)
             if layer.router is not None:
-                self._mixture(steps, layer, layer.router, normed, inputs, rows)
+                feed_forward.mixture(steps, layer, layer.router, normed, count, rows)
                 ready = False
                 continue
-            activated = self._gate_up(steps, layer, normed, inputs, rows)
+            activated = feed_forward.gated(steps, layer, normed, count, rows)
             ready = self._output(
                 steps,
                 layer.down,
@@ -128,6 +120,7 @@ class Transformer:
         return (
             last.post_ffn_norm is None
             and last.router is None
+            and not last.down.is_biased
             and all(matrix.is_quantized for matrix in self.weights.output.matrices)
             and can_fuse_output(self.table.matvec, last.down.matrices[0], shape.tokens)
         )
@@ -141,17 +134,19 @@ class Transformer:
         """
         weights, scratch = self.weights, self.scratch
         if after is not None and self.head_is_ahead(after):
-            left = self._q8(scratch.next_input, after.tokens)
+            left = self.projector.int8(scratch.next_input, after.tokens)
             given = Input(first_rows(scratch.last_normed, rows), replace(left, rows=hidden_rows))
             logits = first_rows(scratch.logits, rows)
-            steps = self._project(weights.output, given, [(logits, 0)], count, rows)
+            steps = self.projector.project(weights.output, given, [(logits, 0)], count, rows)
             return steps + self._finish(logits, rows)
-        last = Input(first_rows(scratch.last_normed, rows), self._q8(scratch.last_normed_q8, rows))
+        last = Input(
+            first_rows(scratch.last_normed, rows), self.projector.int8(scratch.last_normed_q8, rows)
+        )
         steps = self._norm_rows(
             scratch.hidden, weights.output_norm, last, weights.output, rows, hidden_rows
         )
         logits = first_rows(scratch.logits, rows)
-        steps += self._project(weights.output, last, [(logits, 0)], count, rows)
+        steps += self.projector.project(weights.output, last, [(logits, 0)], count, rows)
         return steps + self._finish(logits, rows)
 
     def _finish(self, logits: Tensor, rows: int) -> list[Dispatch]:
@@ -172,8 +167,8 @@ class Transformer:
         scratch = self.scratch
         floats = first_rows(scratch.normed, rows)
         if ready:
-            return Input(floats, self._q8(scratch.next_input, rows))
-        out = Input(floats, self._q8(scratch.normed_q8, rows))
+            return Input(floats, self.projector.int8(scratch.next_input, rows))
+        out = Input(floats, self.projector.int8(scratch.normed_q8, rows))
         hidden = first_rows(scratch.hidden, rows)
         if weight is not None:
             steps += self._norm_rows(hidden, weight, out, reader, rows)
@@ -230,7 +225,7 @@ class Transformer:
         if len(outputs) > 1 and outputs[-1][1] == column:
             outputs[-1] = (v, 0)
             heads = ops.Heads(qkv, v, 0)
-        steps += self._project(layer.qkv, normed, outputs, inputs["num_tokens"], rows)
+        steps += self.projector.project(layer.qkv, normed, outputs, inputs["num_tokens"], rows)
         if spec.whole_qk_norm:
             at = 0
             for weight in (layer.q_norm, layer.k_norm):
@@ -243,7 +238,7 @@ class Transformer:
                 at += weight.shape[0]
 
         attended = first_rows(scratch.attended, rows)
-        out = Input(flat(attended), self._q8(scratch.attended_q8, rows))
+        out = Input(flat(attended), self.projector.int8(scratch.attended_q8, rows))
         quantize = layer.o.matrices[0].is_quantized
         straight = quantize and not shape.tiles and spec.head_dim % QUANT_RUN == 0
         if shape.decode_rows:
@@ -283,6 +278,7 @@ class Transformer:
             window=self.weights.spec.layers[index].window,
             scale=self.weights.spec.attention_scale,
             cap=self.weights.spec.attention_cap,
+            sinks=self.weights.layers[index].sinks,
             **self._head_sizes,
         )
 
@@ -323,6 +319,7 @@ class Transformer:
                 window=self.weights.spec.layers[index].window,
                 scale=self.weights.spec.attention_scale,
                 cap=self.weights.spec.attention_cap,
+                sinks=self.weights.layers[index].sinks,
                 **self._head_sizes,
             ),
         ]
@@ -348,153 +345,6 @@ class Transformer:
             spec.norm_eps,
         )
 
-    def _mixture(
-        self,
-        steps: list[Dispatch],
-        layer: LayerWeights,
-        router: Projection,
-        normed: Input,
-        inputs: StepInputs,
-        rows: int,
-    ) -> None:
-        """Each token's experts and the shared one, added to the residual."""
-        spec, count = self.weights.spec, inputs["num_tokens"]
-        shared = None
-        if layer.shared is not None and self.scratch.experts is not None:
-            gates = first_rows(self.scratch.experts.shared_gates, rows)
-            projected = first_rows(self.scratch.projected, rows)
-            steps += self._project(layer.shared.router, normed, [(gates, 0)], count, rows)
-            activated = self._gate_up(steps, layer.shared, normed, inputs, rows)
-            steps += self._project(layer.shared.down, activated, [(projected, 0)], count, rows)
-            shared = projected, gates
-        assert spec.experts is not None and self.scratch.experts is not None
-        used, experts, scratch = spec.experts.used, spec.experts.count, self.scratch.experts
-        logits = first_rows(scratch.logits, rows)
-        ids, weights = first_rows(scratch.ids, rows), first_rows(scratch.weights, rows)
-        steps += self._project(router, normed, [(logits, 0)], count, rows)
-        steps.append(
-            top_experts(
-                self.kernels,
-                logits,
-                count,
-                ids,
-                weights,
-                rows=rows,
-                normalized=spec.experts.normalized,
-                scale=spec.experts.scale,
-            )
-        )
-        steps.append(group_experts(self.kernels, ids, count, scratch.groups, experts=experts))
-
-        pairs, groups = rows * used, scratch.groups
-        gate_up, out = first_rows(scratch.gate_up, pairs), first_rows(scratch.out, pairs)
-        activated = Input(
-            first_rows(scratch.activated, pairs), self._q8(scratch.activated_q8, pairs)
-        )
-        sizes = {"pairs": pairs, "experts": experts}
-        matrices = layer.gate_up.matrices
-        for place in (0, 1):  # gate, up
-            matrix = matrices[min(place, len(matrices) - 1)]
-            steps += expert_matvec(
-                self.kernels,
-                matrix,
-                normed.q8 if matrix.is_quantized else normed.floats,
-                groups,
-                gate_up,
-                expert_rows=spec.ffn_size,
-                pairs_a_row=used,
-                base=place * experts * spec.ffn_size if len(matrices) == 1 else 0,
-                column=place * spec.ffn_size,
-                **sizes,
-            )
-        steps.append(self._activate(gate_up, activated, layer.down, pairs, spec.ffn_size))
-        (down,) = layer.down.matrices
-        steps += expert_matvec(
-            self.kernels,
-            down,
-            activated.q8 if down.is_quantized else activated.floats,
-            groups,
-            out,
-            expert_rows=spec.hidden_size,
-            pairs_a_row=1,
-            **sizes,
-        )
-        hidden = first_rows(self.scratch.hidden, rows)
-        steps.append(add_experts(self.kernels, out, weights, shared, count, hidden))
-
-    def _activate(
-        self, gate_up: Tensor, out: Input, reader: Projection, rows: int, width: int
-    ) -> Dispatch:
-        """activation(gate) · up in the form that `reader` takes."""
-        sizes = {"rows": rows, "width": width}
-        activation = self.weights.spec.activation
-        if reader.matrices[0].is_quantized:
-            return linear.silu_mul_quantize(
-                self.kernels, gate_up, out.q8, activation=activation, **sizes
-            )
-        return ops.silu_mul(self.kernels, gate_up, out.floats, activation=activation, **sizes)
-
-    def _gate_up(
-        self,
-        steps: list[Dispatch],
-        layer: LayerWeights | SharedExpert,
-        normed: Input,
-        inputs: StepInputs,
-        rows: int,
-    ) -> Input:
-        """activation(gate) · up, in one dispatch where both are one matrix and `down` takes int8."""
-        spec, scratch, count = self.weights.spec, self.scratch, inputs["num_tokens"]
-        out = Input(first_rows(scratch.activated, rows), self._q8(scratch.activated_q8, rows))
-        matrix, activation = layer.gate_up.matrices[0], spec.activation
-        quantize = layer.down.matrices[0].is_quantized
-        whole = quantize and len(layer.gate_up.matrices) == 1
-        if whole and can_fuse_gate_up(self.table.matvec, matrix, rows):
-            steps.append(
-                gate_up_quantize(
-                    self.kernels,
-                    matrix,
-                    normed.q8,
-                    out.q8,
-                    rows=rows,
-                    count=count,
-                    activation=activation,
-                    table=self.table.matvec,
-                )
-            )
-            return out
-        gate_up = first_rows(scratch.gate_up, rows)
-        outputs = [(gate_up, 0), (gate_up, matrix.rows)][: len(layer.gate_up.matrices)]
-        steps += self._project(layer.gate_up, normed, outputs, count, rows)
-        steps.append(self._activate(gate_up, out, layer.down, rows, gate_up.shape[1] // 2))
-        return out
-
-    def _project(
-        self,
-        projection: Projection,
-        x: Input,
-        outputs: Sequence[tuple[Tensor, int]],
-        count: Tensor,
-        rows: int,
-        accumulate: bool = False,
-    ) -> list[Dispatch]:
-        """Each matrix's product to its tensor, from its column on."""
-        steps: list[Dispatch] = []
-        members = zip(projection.matrices, projection.biases, outputs, strict=True)
-        for matrix, bias, (y, column) in members:
-            steps += linear.matmul(
-                self.kernels,
-                matrix,
-                x.q8 if matrix.is_quantized else x.floats,
-                y,
-                rows=rows,
-                count=count,
-                bias=bias,
-                accumulate=accumulate,
-                column=column,
-                table=self.table,
-            )
-        return steps
-
     def _output(
         self,
         steps: list[Dispatch],
@@ -514,7 +364,7 @@ class Transformer:
         if post_norm is not None:
             projected = first_rows(scratch.projected, rows)
             sizes = {"rows": rows, "width": spec.hidden_size}
-            steps += self._project(projection, x, [(projected, 0)], count, rows)
+            steps += self.projector.project(projection, x, [(projected, 0)], count, rows)
             steps.append(
                 ops.rms_norm_add(
                     self.kernels, projected, post_norm, hidden, eps=spec.norm_eps, **sizes
@@ -526,9 +376,12 @@ class Transformer:
             following is None
             or following[0] is None
             or not all(reader.is_quantized for reader in following[1].matrices)
+            or projection.is_biased
             or not can_fuse_output(self.table.matvec, matrix, rows)
         ):
-            steps += self._project(projection, x, [(hidden, 0)], count, rows, accumulate=True)
+            steps += self.projector.project(
+                projection, x, [(hidden, 0)], count, rows, accumulate=True
+            )
             return False
         steps.append(
             output_quantize(
@@ -537,7 +390,7 @@ class Transformer:
                 x.q8,
                 hidden,
                 following[0],
-                self._q8(scratch.next_input, rows),
+                self.projector.int8(scratch.next_input, rows),
                 rows=rows,
                 count=count,
                 table=self.table.matvec,

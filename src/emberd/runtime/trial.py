@@ -6,11 +6,11 @@ Knows how a product's form is called; it times nothing and chooses nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..gguf.model import Activation
 from . import linear
 from .activations import QuantizedActivations, activations
 from .device import Tensor
@@ -46,7 +46,7 @@ class Trial:
     """Raises DeviceError where the device has no room for the activations."""
 
     def __init__(
-        self, kernels: Kernels, job: Job, rules: LinearTable, activation: Literal["silu", "gelu"]
+        self, kernels: Kernels, job: Job, rules: LinearTable, activation: Activation
     ) -> None:
         self._kernels, self._job, self._rules = kernels, job, rules
         self._activation = activation

@@ -118,8 +118,9 @@ def _uses(
         dense = layer if layer.router is None else layer.shared  # experts have kernels of their own
         down = () if dense is None else dense.down.matrices
         gate_up = () if dense is None else dense.gate_up.matrices
-        for matrix in (*layer.o.matrices, *(down if dense is layer else ())):
-            fused = adds and can_fuse_output(rules.matvec, matrix, tokens)
+        for part in (layer.o, *((layer.down,) if dense is layer else ())):
+            (matrix,) = part.matrices
+            fused = adds and not part.is_biased and can_fuse_output(rules.matvec, matrix, tokens)
             yield ("output", matrix, False) if fused else (plain, matrix, adds)
         for matrix in () if dense is layer else down:
             yield plain, matrix, False

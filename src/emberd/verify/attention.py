@@ -179,7 +179,7 @@ def check_attention(bench: Workbench, model: ModelFile) -> Iterator[Check]:
         for count in sorted(splits):
             for form in sorted(forms | {"float"}):  # beside prefill rows it is always float
                 yield _check_decode(bench, model, contexts, index, count, form)
-        yield _check_prefill(bench, model, max(contexts), window)
+        yield _check_prefill(bench, model, max(contexts), index)
 
 
 def _check_decode(
@@ -194,6 +194,7 @@ def _check_decode(
     spec, rows = model.spec, len(contexts)
     heads, kv_heads, head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
     window, twin = spec.layers[index].window, _Rotation.of_layer(model, index)
+    sinks = _vector(model, model.tensors.layers[index].sinks)
 
     def run() -> Pair:
         paged = _paged(bench, model, contexts)
@@ -225,6 +226,7 @@ def _check_decode(
             scale=spec.attention_scale,
             splits=splits,
             cap=spec.attention_cap,
+            sinks=None if sinks is None else bench.put(sinks),
         )
         outputs = (paged.key_words, paged.value_words)
         if form == "int8":
@@ -254,6 +256,7 @@ def _check_decode(
             window,
             spec.attention_scale,
             spec.attention_cap,
+            sinks,
         )
         if form == "float":
             return found, expected
@@ -264,9 +267,10 @@ def _check_decode(
     return bench.compare("attention_decode", "F16" if form == "float" else "int8", shape, kind, run)
 
 
-def _check_prefill(bench: Workbench, model: ModelFile, context: int, window: int) -> Check:
+def _check_prefill(bench: Workbench, model: ModelFile, context: int, index: int) -> Check:
     """A chunk at the end of one row's context, after keys of earlier chunks."""
     spec = model.spec
+    window, sinks = spec.layers[index].window, _vector(model, model.tensors.layers[index].sinks)
     tile_size = ops.prefill_tile_size(bench.device, num_heads=spec.num_heads)
     tokens = min(context, tile_size + 9)  # one whole tile and a ragged one
     first = context - tokens
@@ -301,6 +305,7 @@ def _check_prefill(bench: Workbench, model: ModelFile, context: int, window: int
             scale=spec.attention_scale,
             tile_size=tile_size,
             cap=spec.attention_cap,
+            sinks=None if sinks is None else bench.put(sinks),
         )
         expected = reference.paged_attention(
             q,
@@ -313,6 +318,7 @@ def _check_prefill(bench: Workbench, model: ModelFile, context: int, window: int
             window,
             spec.attention_scale,
             spec.attention_cap,
+            sinks,
         )
         return bench.run(step, y)[0], expected
 

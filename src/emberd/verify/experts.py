@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..gguf.dequant import dequantize
 from ..gguf.model import ExpertSpec, ModelFile
 from ..gguf.reader import TensorInfo
 from ..reference import ops as reference
@@ -32,11 +33,19 @@ def check_experts(bench: Workbench, model: ModelFile) -> Iterator[Check]:
         return
     yield _check_top(bench, spec)
     mixed = [layer for layer in model.tensors.layers if layer.router is not None]
-    matrices = [info for layer in mixed for info in (layer.gate, layer.up, layer.down)]
-    for info in {(info.type, info.shape[1]): info for info in matrices}.values():
+    matrices = {
+        (info.type, info.shape[1], bias is None): (info, bias)
+        for layer in mixed
+        for info, bias in (
+            (layer.gate, layer.gate_bias),
+            (layer.up, layer.up_bias),
+            (layer.down, layer.down_bias),
+        )
+    }
+    for info, bias in matrices.values():
         for pairs in PAIRS:
             tokens = max(1, round(pairs * spec.count / spec.used))
-            yield _check_product(bench, model, spec, info, tokens)
+            yield _check_product(bench, model, spec, info, bias, tokens)
     shared = any(layer.shared is not None for layer in mixed)
     yield _check_sum(bench, model.spec.hidden_size, spec.used, shared)
 
@@ -71,7 +80,12 @@ def _check_top(bench: Workbench, spec: ExpertSpec) -> Check:
 
 
 def _check_product(
-    bench: Workbench, model: ModelFile, spec: ExpertSpec, info: TensorInfo, tokens: int
+    bench: Workbench,
+    model: ModelFile,
+    spec: ExpertSpec,
+    info: TensorInfo,
+    bias_info: TensorInfo | None,
+    tokens: int,
 ) -> Check:
     quantized = info.type not in FLOAT_TYPES
     pairs = tokens * spec.used
@@ -79,7 +93,9 @@ def _check_product(
     def run() -> Pair:
         raw = model.file.rows(info)[: spec.count * EXPERT_ROWS]
         weight = bench.floats(raw, info.type).reshape(spec.count, EXPERT_ROWS, -1)
-        x = bench.normal(tokens, weight.shape[2])
+        x, bias = bench.normal(tokens, weight.shape[2]), None
+        if bias_info is not None:
+            bias = dequantize(model.file.rows(bias_info), bias_info.type).reshape(-1)[: len(raw)]
         given: Any = bench.put(x)
         if quantized:
             given, x = bench.quantized(x)
@@ -104,15 +120,19 @@ def _check_product(
                 experts=spec.count,
                 expert_rows=EXPERT_ROWS,
                 pairs_a_row=spec.used,
+                bias=None if bias is None else bench.put(bias),
             ),
         ]
         chosen, expected = ids.reshape(-1), np.empty((pairs, EXPERT_ROWS))
         rows = np.repeat(x.astype(np.float64), spec.used, axis=0)
         for expert in range(spec.count):
             expected[chosen == expert] = rows[chosen == expert] @ weight[expert].T
+        if bias is not None:
+            expected += bias.reshape(spec.count, EXPERT_ROWS)[chosen]
         return bench.run(steps, y)[0], expected
 
     shape = f"{pairs} pairs of {spec.count} experts, {info.shape[1]} columns"
+    shape += "" if bias_info is None else " +bias"
     kind = "int8_twin" if quantized else "float"
     return bench.compare("expert_matvec", info.type.name, shape, kind, run)
 

@@ -13,6 +13,7 @@ from ..gguf.loaded import loaded_type
 from ..gguf.reader import TensorInfo
 from ..gguf.spec import ModelFile
 from ..reference import ops as reference
+from ..reference.transformer import ACTIVATIONS
 from ..runtime import linear, matvec
 from ..runtime.activations import PendingNorm, QuantizedActivations, activations
 from ..runtime.device import Device
@@ -215,7 +216,7 @@ def check_gate_up(
             table=table or linear.default_table(bench.device).matvec,
         )
         halves = [(x @ bench.floats(raw, gate.type).T).astype(np.float32) for raw in raws]
-        product = reference.silu_mul if activation == "silu" else reference.gelu_mul
+        product = ACTIVATIONS[activation]
         return read_quantized(bench, step, out), decoded(
             *reference.quantize_q8(product(halves[0], halves[1]), GROUP)
         )

@@ -13,6 +13,7 @@ from ..gguf.dequant import dequantize
 from ..gguf.reader import TensorInfo
 from ..gguf.spec import ModelFile, open_model
 from ..reference import ops as reference
+from ..reference.transformer import ACTIVATIONS
 from ..runtime import linear, ops
 from ..runtime.device import Device
 from .attention import check_attention, check_rope
@@ -158,7 +159,7 @@ def check_activation(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     """What stands ahead of the output and down projections."""
     spec, layers = model.spec, model.tensors.layers
     gate, up = bench.normal(TOKENS, spec.ffn_size), bench.normal(TOKENS, spec.ffn_size)
-    twin = reference.silu_mul if spec.activation == "silu" else reference.gelu_mul
+    twin = ACTIVATIONS[spec.activation]
     gate_up = np.concatenate([gate, up], axis=1)
     sizes = {"rows": TOKENS, "width": spec.ffn_size}
     width = spec.num_heads * spec.head_dim

@@ -52,7 +52,7 @@ def roles(model: ModelFile) -> list[Role]:
             Role(layer.q, layer.q_bias),
             Role(layer.k, layer.k_bias),
             Role(layer.v, layer.v_bias),
-            Role(layer.o, accumulate=adds),
+            Role(layer.o, layer.o_bias, accumulate=adds),
             Role(layer.gate),
             Role(layer.up),
             Role(layer.down, accumulate=adds),
@@ -135,7 +135,7 @@ def check_product(
         expected += 0 if before is None else before
         return bench.run(steps, y)[0], expected
 
-    extras = " +bias" if bias is not None else " +=" if role.accumulate else ""
+    extras = (" +bias" if bias is not None else "") + (" +=" if role.accumulate else "")
     extras += note or ("" if table is None else ", another tile")
     check = bench.compare(
         "matmul",

@@ -68,16 +68,21 @@ def _layer_uses(layer: LayerTensors, tokens: int) -> Iterator[Use]:
     for _, members in groupby(qkv, key=lambda pair: pair[0].type):
         infos, biases = zip(*members, strict=True)
         yield Use(infos, tokens, biases[0], ahead=True)
-    yield Use((layer.o,), tokens, accumulate=adds, fusing="output" if adds else "")
+    yield _output(layer.o, layer.o_bias, tokens, adds)
     if layer.router is None:
         yield from _gate_up(layer.gate, layer.up, tokens)
-        yield Use((layer.down,), tokens, accumulate=adds, fusing="output" if adds else "")
+        yield _output(layer.down, None, tokens, adds)
         return
-    yield Use((layer.router,), tokens, ahead=True)
+    yield Use((layer.router,), tokens, layer.router_bias, ahead=True)
     if layer.shared is not None:
         yield Use((layer.shared.router,), tokens, ahead=True)
         yield from _gate_up(layer.shared.gate, layer.shared.up, tokens)
         yield Use((layer.shared.down,), tokens)
+
+
+def _output(matrix: TensorInfo, bias: TensorInfo | None, tokens: int, adds: bool) -> Use:
+    fusing: Fusing = "output" if adds and bias is None else ""
+    return Use((matrix,), tokens, bias, accumulate=adds, fusing=fusing)
 
 
 def _gate_up(gate: TensorInfo, up: TensorInfo, tokens: int) -> Iterator[Use]:

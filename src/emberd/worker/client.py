@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import signal
@@ -25,6 +26,7 @@ from emberd.errors import (
     ModelLoadError,
     WorkerDiedError,
 )
+from emberd.inspection import BatchStatus, Inspect, Inspected
 from emberd.protocol import (
     Cancel,
     EmbedRequest,
@@ -73,6 +75,8 @@ class WorkerClient:
         self._reader = reader
         self._writer = writer
         self._queues: dict[str, asyncio.Queue[SequenceUpdate | None]] = {}
+        self._asked: dict[int, asyncio.Future[BatchStatus]] = {}
+        self._numbers = itertools.count()
         self._table_sent: asyncio.Task[None] | None = None
         self._alive = True
         self._closing = False
@@ -141,6 +145,19 @@ class WorkerClient:
                     reason = update.error or f"the worker ended this text: {update.finish_reason}"
                     raise WorkerDiedError(reason)
         raise WorkerDiedError("the worker ended this text without a reason")
+
+    async def inspect(self) -> BatchStatus:
+        """What waits and runs, and the blocks, between two steps. Raises WorkerDiedError."""
+        if not self._alive:
+            raise self._died()
+        number = next(self._numbers)
+        answer: asyncio.Future[BatchStatus] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        try:
+            self._send(Inspect(number))
+            return await answer
+        finally:
+            del self._asked[number]
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[SequenceUpdate, None]:
         """The updates of one request, the last with a finish reason; what has piled up comes as one.
@@ -240,10 +257,17 @@ class WorkerClient:
             await self._reap(0)
         for updates in self._queues.values():
             updates.put_nowait(None)
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(self._died())
         if not self._closing and self.on_death is not None:
             self.on_death(self)
 
     def _hand_out(self, message: object) -> None:
+        if isinstance(message, Inspected):
+            if (answer := self._asked.get(message.number)) is not None and not answer.done():
+                answer.set_result(message.status)
+            return
         assert isinstance(message, StepMessage)
         self.stats = message
         for update in message.updates:

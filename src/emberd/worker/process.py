@@ -20,9 +20,12 @@ from dataclasses import replace
 
 from emberd import logs
 from emberd.engine import EncoderEngine, Engine
+from emberd.engine.tier_options import tiers_for
 from emberd.errors import EmberdError
+from emberd.gguf.digest import model_digest
 from emberd.gguf.encoder import is_encoder
 from emberd.gguf.reader import GGUFFile
+from emberd.inspection import Inspect, Inspected
 from emberd.protocol import (
     Cancel,
     EmbedRequest,
@@ -86,10 +89,10 @@ def load_runner(options: WorkerOptions, progress: Progress) -> AnyRunner:
     return CpuRunner.load(options, progress)
 
 
-def make_engine(runner: AnyRunner) -> AnyEngine:
+def make_engine(runner: AnyRunner, options: WorkerOptions) -> AnyEngine:
     if isinstance(runner, EncoderRunner):
         return EncoderEngine(runner)
-    return Engine(runner)
+    return Engine(runner, tiers_for(runner, options, model_digest))
 
 
 class Inbox:
@@ -170,6 +173,8 @@ def serve(
                     refusals.append(_refusal(message, error))
             elif isinstance(message, Cancel):
                 engine.cancel(message.request_id)
+            elif isinstance(message, Inspect):
+                channel.send(Inspected(message.number, engine.status()))
             elif isinstance(message, TokenTable) and isinstance(engine, Engine):
                 engine.use_table(message)
         if quiet and not engine.has_work and unprepared:
@@ -217,7 +222,12 @@ def main(make_runner: MakeRunner = load_runner) -> int:
             return 1
         try:
             prepare = (lambda: False) if isinstance(runner, EncoderRunner) else runner.prepare
-            serve(channel, inbox, make_engine(runner), prepare)
+            engine = make_engine(runner, options)
+            try:
+                serve(channel, inbox, engine, prepare)
+            finally:
+                if isinstance(engine, Engine):
+                    engine.close()
         finally:
             runner.close()
     except (EOFError, BrokenPipeError, ConnectionResetError):

@@ -12,7 +12,9 @@ from ...models.loaded import LoadedModel, ModelText
 from ...text.reasoning import thinking_of
 from ..body import ignored_header, refuse_ignored
 from ..conversation import Conversation, ForcedCalls, ThinkingWish
-from ..routing import documented, read_body, request_id_of, service_of
+from ..priority import priority_of
+from ..requests import answer_digits
+from ..routing import caller_of, documented, read_body, service_of
 from ..service import PromptIds, Wish
 from ..stream import EventStream, while_connected
 from .messages import continued_text, template_messages
@@ -38,10 +40,13 @@ async def messages(request: Request) -> Response:
         return PromptIds((ids,), form=form)
 
     service = service_of(request)
-    wish = Wish(body.sampling(), DEFAULTS, body.stops())
-    start = service.start(request_id_of(request), body.model, None, wish, read_prompts)
+    caller = caller_of(request)
+    priority = priority_of(caller, body)
+    wish = Wish(body.sampling(), DEFAULTS, body.stops(), priority=priority)
+    start = service.start(caller, body.model, None, wish, read_prompts)
     generation = await while_connected(request, start)
-    answer = Answer(body.model, body.max_tokens, body.shows_thinking)
+    digits = answer_digits(generation.request_id)
+    answer = Answer(body.model, f"msg_{digits}", body.max_tokens, body.shows_thinking)
     unused = [*tools.left_out, *_unused_thinking(body, generation.model)]
     headers = ignored_header({**raw, **dict.fromkeys(unused, True)}, type(body))
     if body.stream:

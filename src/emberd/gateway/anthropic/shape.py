@@ -5,9 +5,8 @@ Knows nothing of requests beyond what an answer repeats.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ...errors import EmberdError
@@ -25,9 +24,9 @@ class Answer:
     """One message. `max_tokens` is what was asked for, None: no limit."""
 
     model: str  # as asked for
+    id: str
     max_tokens: int | None = None
     show_thinking: bool = True
-    id: str = field(default_factory=lambda: f"msg_{secrets.token_hex(12)}")
 
     async def whole(self, generation: Generation) -> Json:
         """Raises EmberdError."""

@@ -5,6 +5,7 @@ Blocks on the disk where it says so.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -79,8 +80,15 @@ def running_item(model: LoadedModel) -> Json:
             },
             "blocks": model.info.num_blocks,
             "blocks_free": model.worker.stats.num_free_blocks,
+            "tiers": _tiers(model),
         },
     }
+
+
+def _tiers(model: LoadedModel) -> Json | None:
+    """KV blocks below the pool; None where no memory is given for them."""
+    counts = model.worker.stats.tiers
+    return None if counts is None else dataclasses.asdict(counts)
 
 
 def details(stored: StoredModel) -> Json:

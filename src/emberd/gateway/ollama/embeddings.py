@@ -12,7 +12,7 @@ from pydantic import Field
 
 from ..body import Flag, Number, Schema, Text, Whole, ignored_header, read_keep_alive
 from ..embeddings import MAX_INPUTS, Embedded, normalised, read_inputs, shortened
-from ..routing import documented, read_body, request_id_of, service_of
+from ..routing import caller_of, documented, read_body, service_of
 from ..stream import while_connected
 
 router = APIRouter(prefix="/api")
@@ -81,7 +81,7 @@ async def _embed(
 ) -> Embedded:
     """With no input the model is loaded all the same."""
     work = service_of(request).embed(
-        request_id_of(request),
+        caller_of(request),
         body.model,
         body.keep_alive_seconds(),
         lambda model: read_inputs(model, inputs, truncate=truncate, param=param),

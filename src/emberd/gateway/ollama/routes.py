@@ -13,7 +13,8 @@ from ... import __version__
 from ...models.loaded import LoadedModel
 from ..body import ignored_header
 from ..generate import Generation
-from ..routing import documented, read_body, request_id_of, service_of
+from ..priority import priority_of
+from ..routing import caller_of, documented, read_body, service_of
 from ..service import PromptIds, Wish
 from ..stream import LineStream, while_connected
 from .describe import list_item, running_item, show
@@ -111,10 +112,16 @@ async def _generate(
 async def _start(
     request: Request, body: GeneratingFields, read_prompts: Callable[[LoadedModel], PromptIds]
 ) -> Generation:
-    options = body.options or Options()
-    wish = Wish(options.sampling(body.num_logprobs), DEFAULTS, options.stops(), options.num_ctx)
+    options, caller = body.options or Options(), caller_of(request)
+    wish = Wish(
+        options.sampling(body.num_logprobs),
+        DEFAULTS,
+        options.stops(),
+        options.num_ctx,
+        priority=priority_of(caller, body),
+    )
     start = service_of(request).start(
-        request_id_of(request), body.model, body.keep_alive_seconds(), wish, read_prompts
+        caller, body.model, body.keep_alive_seconds(), wish, read_prompts
     )
     return await while_connected(request, start)
 
@@ -125,5 +132,5 @@ async def _load_or_unload(request: Request, body: GeneratingFields, answer: Answ
     if keep_alive == 0:
         await service.manager.unload(body.model)
         return JSONResponse(answer.bare("unload"))
-    await while_connected(request, service.load(body.model, keep_alive))
+    await while_connected(request, service.load(caller_of(request), body.model, keep_alive))
     return JSONResponse(answer.bare("load"))

@@ -12,6 +12,7 @@ from ...text.grammar.answer import Constraint
 from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole, read_keep_alive
 from ..conversation import ThinkingWish
 from ..logprobs import MAX_TOP
+from ..priority import PriorityField
 from ..sampling import MAX_PENALTY_WINDOW, Sampling
 
 
@@ -56,7 +57,7 @@ class Options(Schema):
         return tuple(stop for stop in stops if stop)
 
 
-class GeneratingFields(Schema):
+class GeneratingFields(PriorityField):
     """What both generating routes take."""
 
     model: Text

@@ -21,7 +21,7 @@ from ..embeddings import (
     read_inputs,
     shortened,
 )
-from ..routing import documented, read_body, request_id_of, service_of
+from ..routing import caller_of, documented, read_body, service_of
 from ..stream import while_connected
 
 router = APIRouter(prefix="/v1")
@@ -74,7 +74,7 @@ async def embeddings(request: Request) -> Response:
     body, raw = await read_body(request, EmbeddingsRequest)
     inputs, truncate = body.inputs(), bool(body.truncate)
     work = service_of(request).embed(
-        request_id_of(request),
+        caller_of(request),
         body.model,
         body.keep_alive_seconds(),
         lambda model: read_inputs(model, inputs, truncate=truncate),

@@ -22,8 +22,8 @@ from .choice import chosen_tools, schema_paths
 from .messages import template_messages
 from .reasoning import reasoning_names, thinking_wish, unused_fields
 from .schema import ChatCompletionRequest, refuse_unserved_chat
-from .shape import Answer, ChatShape
-from .start import respond, start
+from .shape import ChatShape
+from .start import new_answer, respond, start
 
 router = APIRouter(prefix="/v1")
 BODIES = (ChatCompletionRequest,)
@@ -47,7 +47,8 @@ async def chat_completions(request: Request) -> Response:
     )
     generation = await start(request, body, sampling, read_prompts)
     names = reasoning_names(body, service_of(request).config.reasoning_keys)
-    answer = Answer(ChatShape(names, with_logprobs=bool(body.logprobs)), body.model)
+    shape = ChatShape(names, with_logprobs=bool(body.logprobs))
+    answer = new_answer(shape, body, generation)
     headers = ignored_header(raw, type(body))
     if unused := unused_fields(raw, generation.model.text.template.source):
         known = headers.get("x-emberd-ignored")

@@ -6,7 +6,6 @@ Knows nothing of requests beyond what an answer repeats.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
@@ -116,7 +115,8 @@ class Answer:
 
     shape: Shape
     model: str  # as asked for
-    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    id: str  # digits, those of the request's id
+    tier: str | None = None  # what it was served as, where the request said something of it
     created: int = field(default_factory=lambda: int(time.time()))
 
     async def whole(self, generation: Generation) -> Json:
@@ -178,7 +178,7 @@ class Answer:
             "model": self.model,
             "system_fingerprint": FINGERPRINT,
             "choices": choices,
-        }
+        } | ({"service_tier": self.tier} if self.tier else {})
 
 
 def call(id: str, name: str, arguments: str) -> Json:

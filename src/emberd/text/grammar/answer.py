@@ -12,8 +12,9 @@ from typing import Any, Literal
 from llguidance import regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
 
+from .pointers import refused
 from .rules import Rules, literal
-from .schema import WRITING, SchemaReader, refused
+from .schema import WRITING, SchemaReader
 
 Kind = Literal["object", "json", "regex", "choice", "grammar"]
 _LONGEST_SOURCE = 100_000

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...errors import BadRequestError
+from .pointers import refused, resolved
 from .rules import ANY_TEXT, Rules, literal, optional_list
-from .schema import SchemaReader, refused, resolved
+from .schema import SchemaReader
 
 Json = dict[str, Any]
 _TOP = {"type", "properties", "required", "additionalProperties", "$defs", "x-guidance"}

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from .arguments import Parameters, Write, raw_text
+from .pointers import refused
 from .rules import Rules, literal, optional_list
-from .schema import refused
 
 _SCALARS = {"integer", "number", "boolean", "null"}
 _KEY = re.compile(r"[\w.\-]+")

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from .numbers import MAX_MULTIPLE, significant
+
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 ANNOTATIONS = frozenset(
@@ -131,6 +133,10 @@ def _exclusive(value: Any) -> Any:
 def _multiple(value: Any) -> Any:
     if _number(value) <= 0:
         raise KeywordError("must be greater than 0")
+    if significant(value) > MAX_MULTIPLE:
+        raise KeywordError(
+            f"digits beyond {MAX_MULTIPLE} (zeros at the end aside) cannot be enforced"
+        )
     return value
 
 

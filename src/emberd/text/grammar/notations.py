@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from .arguments import Parameters, Write, as_json, as_keywords, as_tagged
 from .gemma import as_gemma
+from .pointers import refused
 from .rules import ANY_TEXT, Rules, literal
-from .schema import refused
 
 
 @dataclass(frozen=True, slots=True)

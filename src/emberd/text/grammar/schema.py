@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import unquote
 
 from llguidance import LLMatcher
 
-from ...errors import BadRequestError
 from .keywords import (
     ANNOTATIONS,
     CHECKS,
@@ -23,6 +21,8 @@ from .keywords import (
     TYPES,
     KeywordError,
 )
+from .numbers import MAX_MULTIPLE, bound_integers, joined_multiple
+from .pointers import NOTHING, as_path, refused, resolved
 from .satisfiable import is_finite, options_disjoint
 
 Json = dict[str, Any]
@@ -40,6 +40,8 @@ MAX_JOINED_PATTERNS = 12
 _TEXT_OF_A_NODE = 64  # characters of constants that count as one part
 _LONGEST_PATTERN = 2_048
 _DRAFT_7_TUPLE = "additionalItems"
+_JOINED = frozenset({"properties", "pattern", "format", "multipleOf"})
+"""Keywords that are costly where they hold together with those of a schema beside them."""
 
 
 class SchemaReader:
@@ -51,7 +53,7 @@ class SchemaReader:
 
     def document(self, pointer: str = "") -> Json:
         """Raises BadRequestError."""
-        node, place = resolved(self._root, f"#{pointer}"), self._path + _as_path(pointer)
+        node, place = resolved(self._root, f"#{pointer}"), self._path + as_path(pointer)
         walk = _Walk(self._root, self._path, strict=self._strict)
         found = walk.node(node, place, 0, closed=self._strict)
         if not isinstance(found, dict):
@@ -72,6 +74,7 @@ class _Walk:
         self._names: dict[str, str] = {}  # what `$ref` says: definition
         self._num_nodes = 0
         self._num_patterns = 0
+        self._multiples: set[float] = set()
         self._joins = False
 
     def definitions(self) -> Json:
@@ -79,7 +82,7 @@ class _Walk:
         while len(definitions) < len(self._names):
             for reference, name in list(self._names.items()):
                 if name not in definitions:
-                    path = self._path + _as_path(reference[1:])
+                    path = self._path + as_path(reference[1:])
                     node = resolved(self._root, reference)
                     definitions[name] = self.node(node, path, 0, closed=self._strict)
         if self._joins and self._num_patterns > MAX_JOINED_PATTERNS:
@@ -87,6 +90,8 @@ class _Walk:
                 self._path,
                 f"{self._num_patterns} patterns together with 'allOf' are more than {MAX_JOINED_PATTERNS}",
             )
+        if self._joins and joined_multiple(self._multiples) > MAX_MULTIPLE:
+            raise refused(self._path, "its 'multipleOf' together have too many digits")
         return definitions
 
     def node(self, node: Any, path: str, depth: int, *, closed: bool) -> Any:
@@ -100,8 +105,9 @@ class _Walk:
         if "$id" in node and node is not self._root:
             raise refused(f"{path}.$id", "only the whole schema may have an id")
         applied = [name for name in ("$ref", "allOf", "anyOf", "oneOf") if name in node]
-        self._joins = self._joins or "allOf" in applied or (bool(applied) and "properties" in node)
-        joined = bool(applied) and (len(applied) > 1 or "properties" in node or "allOf" in applied)
+        several = len(applied) > 1 or "allOf" in applied
+        joined = several or (bool(applied) and "properties" in node)
+        self._joins = self._joins or several or (bool(applied) and not _JOINED.isdisjoint(node))
         result: Json = {}
         for key, value in node.items():
             where = f"{path}.{key}"
@@ -117,6 +123,8 @@ class _Walk:
         self._pattern(result, path)
         self._format(result, path)
         _check_bounds(result, path)
+        self._multiples.update({result["multipleOf"]} if "multipleOf" in result else ())
+        bound_integers(result)
         if closed and not joined and "properties" in result:
             result.setdefault("additionalProperties", False)
         _check_num_properties(result, path)
@@ -170,7 +178,7 @@ class _Walk:
     def _ref(self, result: Json, value: Any, path: str, depth: int, closed: bool) -> None:
         if not isinstance(value, str):
             raise refused(path, "must be a text")
-        if resolved(self._root, value) is _NOTHING:
+        if resolved(self._root, value) is NOTHING:
             where = (
                 "" if value.startswith("#") else "; only parts of the schema itself can be named"
             )
@@ -238,35 +246,6 @@ _APPLICATORS: dict[str, Callable[[_Walk, Json, Any, str, int, bool], None]] = {
     "prefixItems": _Walk._prefix_items,
     _DRAFT_7_TUPLE: _Walk._further_items,
 }
-
-_NOTHING = object()
-
-
-def resolved(root: Any, reference: str) -> Any:
-    """The part of a schema that `#/a/b` names; _NOTHING where there is none."""
-    if reference == "#":
-        return root
-    if not reference.startswith("#/"):
-        return _NOTHING
-    node = root
-    for part in reference[2:].split("/"):
-        part = unquote(part).replace("~1", "/").replace("~0", "~")
-        if isinstance(node, Mapping) and part in node:
-            node = node[part]
-        elif isinstance(node, list) and part.isdecimal() and int(part[:9]) < len(node):
-            node = node[int(part[:9])]
-        else:
-            return _NOTHING
-    return node
-
-
-def refused(path: str, reason: str) -> BadRequestError:
-    shown = path if len(path) <= 256 else f"{path[:256]}…"
-    return BadRequestError(f"'{shown}': {reason}", shown)
-
-
-def _as_path(pointer: str) -> str:
-    return pointer.replace("/", ".")
 
 
 def _does_nothing(key: str, value: Any, node: Mapping[str, Any]) -> bool:

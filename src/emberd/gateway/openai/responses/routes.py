@@ -13,7 +13,9 @@ from ....errors import BadRequestError
 from ....models.loaded import LoadedModel, ModelText
 from ....text.reasoning import thinking_of
 from ...body import ignored_header, refuse_ignored
+from ...generate import Generation
 from ...logprobs import entries
+from ...priority import TIERS
 from ...routing import documented, read_body, service_of
 from ...service import PromptIds
 from ...stream import EventStream, while_connected
@@ -64,7 +66,7 @@ async def create(request: Request) -> Response:
             functools.partial(entries, generation.model.tokenizer),
             encrypted=ENCRYPTED_REASONING in (body.include or ()),
         ),
-        _echo(body, raw, generation.model.text),
+        _echo(body, raw, generation),
         keep,
         asked.cut,
     )
@@ -136,9 +138,9 @@ def _background(request: Request) -> Background:
     return cast(Background, request.app.state.background)
 
 
-def _echo(body: ResponsesRequest, raw: Json, model: ModelText) -> Json:
+def _echo(body: ResponsesRequest, raw: Json, generation: Generation) -> Json:
     """What a response repeats of its request, with defaults where it was silent."""
-    hints: Mapping[str, float] = {**DEFAULTS, **model.sampling_hints}
+    hints: Mapping[str, float] = {**DEFAULTS, **generation.model.text.sampling_hints}
     reasoning, given = body.reasoning, body.text.format if body.text else None
     return {
         "background": body.background is True,
@@ -153,7 +155,7 @@ def _echo(body: ResponsesRequest, raw: Json, model: ModelText) -> Json:
             "effort": reasoning.effort if reasoning else None,
             "summary": reasoning.summary if reasoning else None,
         },
-        "service_tier": "default",
+        "service_tier": TIERS[generation.priority],
         "store": body.store is not False,
         "temperature": hints["temperature"] if body.temperature is None else body.temperature,
         "text": {"format": given or {"type": "text"}, "verbosity": "medium"},

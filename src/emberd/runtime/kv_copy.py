@@ -1,0 +1,87 @@
+"""KV blocks to host memory and back, in the order of the queue: behind the steps submitted before, ahead of later ones.
+
+On the host a block is one run of bytes, the parts of all layers one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import wgpu
+
+from ..protocol import Bytes
+from .device import Device, Tensor
+
+_STAGING = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
+_UPLOAD = wgpu.BufferUsage.COPY_SRC
+
+
+class BlockCopies:
+    """Copies blocks of tensors that each hold the same number of blocks, one behind the other."""
+
+    def __init__(self, device: Device, parts: Sequence[Tensor], num_blocks: int) -> None:
+        self._device, self._parts = device, parts
+        self._sizes = [part.nbytes // num_blocks for part in parts]  # bytes a block
+        self.block_bytes = sum(self._sizes)
+
+    def read(self, blocks: Sequence[int]) -> GpuBlockCopy:
+        """Submit the copy; what was submitted before must have reached the queue."""
+        staging = self._device.wgpu.create_buffer(
+            size=len(blocks) * self.block_bytes, usage=_STAGING
+        )
+        order = np.argsort(blocks, kind="stable")
+        self._submit(np.asarray(blocks)[order], staging, read=True)
+        return GpuBlockCopy(staging, order, self._sizes)
+
+    def write(self, blocks: Sequence[int], data: Bytes) -> None:
+        """Submit the copy of `data` (blocks, block_bytes); it may be reused on return."""
+        assert data.shape == (len(blocks), self.block_bytes) and data.dtype == np.uint8
+        order = np.argsort(blocks, kind="stable")
+        edges = np.cumsum(self._sizes)[:-1]
+        flat = np.concatenate([part.ravel() for part in np.split(data[order], edges, axis=1)])
+        upload = self._device.wgpu.create_buffer_with_data(data=flat, usage=_UPLOAD)
+        self._submit(np.asarray(blocks)[order], upload, read=False)
+
+    def _submit(self, blocks: Any, host: Any, *, read: bool) -> None:
+        """Copies between the parts and `host`, where they lie one after the other, each with all `blocks`."""
+        encoder = self._device.wgpu.create_command_encoder()
+        base = 0
+        for part, size in zip(self._parts, self._sizes, strict=True):
+            for place, block, count in _runs(blocks):
+                ends = (
+                    (part.buffer, part.offset + block * size),
+                    (host, base + place * size),
+                )
+                (source, at), (target, to) = ends if read else ends[::-1]
+                encoder.copy_buffer_to_buffer(source, at, target, to, count * size)
+            base += len(blocks) * size
+        self._device.wgpu.queue.submit([encoder.finish()])
+
+
+class GpuBlockCopy:
+    """A copy on its way. Implements `protocol.BlockCopy`."""
+
+    def __init__(self, staging: Any, order: Any, sizes: Sequence[int]) -> None:
+        self._staging, self._order, self._sizes = staging, order, sizes
+
+    def take(self) -> Bytes:
+        count = len(self._order)
+        self._staging.map_sync("READ")
+        flat = np.frombuffer(self._staging.read_mapped(copy=False), np.uint8)
+        edges = count * np.cumsum(self._sizes)[:-1]
+        out = np.empty((count, sum(self._sizes)), np.uint8)
+        parts = [part.reshape(count, -1) for part in np.split(flat[: out.size], edges)]
+        out[self._order] = np.concatenate(parts, axis=1)
+        del flat, parts
+        self._staging.unmap()
+        self._staging.destroy()
+        return out
+
+
+def _runs(blocks: Any) -> Iterator[tuple[int, int, int]]:
+    """(place, first block, count) of neighbours in ascending `blocks`."""
+    starts = np.flatnonzero(np.diff(blocks, prepend=blocks[0] - 2) != 1)
+    for start, end in zip(starts, [*starts[1:], len(blocks)], strict=True):
+        yield int(start), int(blocks[start]), int(end - start)
