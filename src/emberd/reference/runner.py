@@ -30,10 +30,10 @@ from emberd.protocol import (
 )
 
 from .kv_cache import BLOCK_SIZE, KVCache, plan_cache
-from .ops import F32, kv_write, paged_attention, rms_norm
+from .ops import F32, kv_write, paged_attention
 from .sampling import SamplerState, logprobs, sample
 from .threads import BlasThreads, num_cores
-from .transformer import hidden_states, layer_rope_tables, logits
+from .transformer import hidden_states, layer_rope_tables, logits, output_norm
 from .weights import Weights, load_weights
 
 MAX_STEP_TOKENS = 128
@@ -155,9 +155,7 @@ class CpuRunner:
         if batch.logits_at is not None:
             output.logits = logits(self.weights, hidden[batch.logits_at])
         if batch.hidden_at is not None:
-            output.hidden = rms_norm(
-                hidden[batch.hidden_at], self.weights.output_norm, self.weights.spec.norm_eps
-            )
+            output.hidden = output_norm(self.weights, hidden[batch.hidden_at])
         if batch.scored_at is not None and batch.scored_ids is not None:
             output.scores = self._score(hidden[batch.scored_at], batch.scored_ids)
         if batch.masked is None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..gguf.model import Activation
-from .activations import QuantizedActivations, quantize_include
+from .activations import QuantizedActivations, activation_include, quantize_include
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
@@ -281,7 +281,7 @@ def gate_up_quantize(
         tile,
         {
             "finish": "finish_gate_up",
-            "activation": f"activation_{activation}",
+            "activation": activation_include(activation, gated=True),
             "quantize": quantize_include(kernels.device),
         },
         tokens=rows,

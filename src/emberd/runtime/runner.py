@@ -31,7 +31,7 @@ from ..protocol import (
     WorkerInfo,
     WorkerOptions,
 )
-from . import kv_cache, ops
+from . import kv_cache
 from .device import Device, Tensor, open_device
 from .device_memory import device_memory
 from .inputs import BlockTables
@@ -245,19 +245,10 @@ class GpuRunner:
     def _hidden(self, places: IntArray) -> FloatArray:
         """States of token places of the step just submitted, behind the output norm: synchronous."""
         transformer, device = self._transformer, self._device
-        spec, scratch = transformer.weights.spec, transformer.scratch
+        scratch = transformer.scratch
         self._replayer.flush()
         states = first_rows(scratch.projected, len(places))  # of no use between two steps
-        norm = ops.rms_norm(
-            transformer.kernels,
-            scratch.hidden,
-            transformer.weights.output_norm,
-            states,
-            device.upload(places),
-            rows=len(places),
-            width=spec.hidden_size,
-            eps=spec.norm_eps,
-        )
+        norm = transformer.output_norm(device.upload(places), states)
         run_once(device, [norm])
         return device.read(states)
 

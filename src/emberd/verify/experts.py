@@ -37,7 +37,7 @@ def check_experts(bench: Workbench, model: ModelFile) -> Iterator[Check]:
         (info.type, info.shape[1], bias is None): (info, bias)
         for layer in mixed
         for info, bias in (
-            (layer.gate, layer.gate_bias),
+            (layer.gate or layer.up, layer.gate_bias),
             (layer.up, layer.up_bias),
             (layer.down, layer.down_bias),
         )

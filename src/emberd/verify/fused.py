@@ -32,13 +32,15 @@ Pair = tuple[NDArray[Any], NDArray[Any]]
 def check_fused(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     """The products that a pending norm, the residual or the gated activation can join, once for each type."""
     spec, layers = model.spec, model.tensors.layers
+    if layers[0].attention_norm_bias is not None:
+        return  # a LayerNorm's input is not left to its reader, and nothing else can join
     quantized = [layer for layer in layers if not _is_float(layer.q, layer.o, layer.down)]
     outputs = {(m.type, m.shape[1]): m for layer in quantized for m in (layer.o, layer.down)}
     readers = {m.type: m for layer in quantized for m in (layer.q, layer.k, layer.v)}
     gates = {
         layer.gate.type: (layer.gate, layer.up)
         for layer in quantized
-        if layer.gate.type == layer.up.type and not _is_float(layer.gate)
+        if layer.gate is not None and layer.gate.type == layer.up.type and not _is_float(layer.gate)
     }
     if not _is_float(model.tensors.token_embedding):
         yield check_ahead(bench, model)

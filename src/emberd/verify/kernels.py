@@ -21,6 +21,7 @@ from .bench import F32, GROUP, Workbench, decoded, read_quantized
 from .check import Check
 from .experts import check_experts
 from .fused import check_fused
+from .layer_norm import check_layer_norm, check_positions
 from .linear import check_embedding, check_products, check_tiles
 from .sampling import check_sampler
 
@@ -36,6 +37,8 @@ def check_kernels(device: Device, path: Path) -> Iterator[Check]:
     try:
         yield from check_embedding(bench, model)
         yield from check_norms(bench, model)
+        yield from check_layer_norm(bench, model)
+        yield from check_positions(bench, model)
         yield from check_post_norm(bench, model)
         yield from check_products(bench, model)
         yield from check_tiles(bench, model)
@@ -53,6 +56,8 @@ def check_kernels(device: Device, path: Path) -> Iterator[Check]:
 def check_norms(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     """The norms ahead of projections, in the forms that these read."""
     spec, layer = model.spec, model.tensors.layers[0]
+    if layer.attention_norm_bias is not None:
+        return  # check_layer_norm has them
     weight = _vector(model, layer.attention_norm or model.tensors.output_norm)
     shape = f"{TOKENS}×{spec.hidden_size}"
     sizes = {"rows": TOKENS, "width": spec.hidden_size}
@@ -61,7 +66,7 @@ def check_norms(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     readers = [
         info
         for item in model.tensors.layers
-        for info in (item.q, item.k, item.v, item.gate, item.up)
+        for info in (item.q, item.k, item.v, item.gate or item.up, item.up)
     ]
     readers += [layer.router for layer in model.tensors.layers if layer.router is not None]
     readers.append(model.tensors.output)
@@ -159,26 +164,31 @@ def check_activation(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     """What stands ahead of the output and down projections."""
     spec, layers = model.spec, model.tensors.layers
     gate, up = bench.normal(TOKENS, spec.ffn_size), bench.normal(TOKENS, spec.ffn_size)
-    twin = ACTIVATIONS[spec.activation]
-    gate_up = np.concatenate([gate, up], axis=1)
+    gate_up, gated = np.concatenate([gate, up], axis=1), spec.gated
+    expected = ACTIVATIONS[spec.activation](gate, up)
+    if not gated:
+        gate_up, expected = up, reference.gelu_tanh(up)
     sizes = {"rows": TOKENS, "width": spec.ffn_size}
     width = spec.num_heads * spec.head_dim
 
     def plain() -> Pair:
         y = bench.poisoned(TOKENS, spec.ffn_size)
-        step = ops.silu_mul(
-            bench.kernels, bench.put(gate_up), y, activation=spec.activation, **sizes
-        )
-        return bench.run(step, y)[0], twin(gate, up)
+        x = bench.put(gate_up)
+        step = ops.silu_mul(bench.kernels, x, y, activation=spec.activation, gated=gated, **sizes)
+        return bench.run(step, y)[0], expected
 
     def quantizing() -> Pair:
         out = linear.activations(bench.device, TOKENS, spec.ffn_size, group=GROUP)
         step = linear.silu_mul_quantize(
-            bench.kernels, bench.put(gate_up), out, activation=spec.activation, **sizes
+            bench.kernels,
+            bench.put(gate_up),
+            out,
+            activation=spec.activation,
+            gated=gated,
+            **sizes,
         )
-        return read_quantized(bench, step, out), decoded(
-            *reference.quantize_q8(twin(gate, up), GROUP)
-        )
+        twin = decoded(*reference.quantize_q8(expected, GROUP))
+        return read_quantized(bench, step, out), twin
 
     def attended() -> Pair:
         x = bench.normal(TOKENS, width)

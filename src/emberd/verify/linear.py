@@ -53,12 +53,12 @@ def roles(model: ModelFile) -> list[Role]:
             Role(layer.k, layer.k_bias),
             Role(layer.v, layer.v_bias),
             Role(layer.o, layer.o_bias, accumulate=adds),
-            Role(layer.gate),
-            Role(layer.up),
-            Role(layer.down, accumulate=adds),
+            *(() if layer.gate is None else (Role(layer.gate, layer.gate_bias),)),
+            Role(layer.up, layer.up_bias),
+            Role(layer.down, layer.down_bias, accumulate=adds),
         ):
             found.setdefault(role.key, role)
-    output = Role(model.tensors.output)
+    output = Role(model.tensors.output, model.tensors.output_bias)
     found.setdefault(output.key, output)
     return list(found.values())
 

@@ -27,6 +27,7 @@ from .encoder import check_encoder_parts
 from .experts import check_experts
 from .fused import check_ahead
 from .kernels import check_activation, check_in_place, check_norms, check_post_norm
+from .layer_norm import check_layer_norm, check_positions
 from .linear import check_embedding
 from .load_bench import FEATURES, Kept, LoadBench, WatchedKernels, to_leave_out
 from .sampling import check_sampler
@@ -116,6 +117,8 @@ def _checks(bench: LoadBench, path: str | Path, max_tokens: int, max_rows: int) 
         if _reads_ahead(bench, model):
             yield check_ahead(bench, model)
         yield from check_norms(bench, model)
+        yield from check_layer_norm(bench, model)
+        yield from check_positions(bench, model)
         yield from check_post_norm(bench, model)
         yield from check_uses(bench, model, model_uses(model, max_tokens, max_rows))
         yield from check_rope(bench, model)
@@ -135,7 +138,9 @@ def _digest(spec: object) -> str:
 def _reads_ahead(bench: LoadBench, model: ModelFile) -> bool:
     """Whether embedding rows go on as the first norm's input."""
     fused = linear.default_table(bench.device).matvec.fused
-    return fused and model.tensors.token_embedding.type not in FLOAT_TYPES
+    first = model.tensors.layers[0]
+    rms = first.attention_norm is not None and first.attention_norm_bias is None
+    return fused and rms and model.tensors.token_embedding.type not in FLOAT_TYPES
 
 
 def _named(checks: Iterable[Check]) -> str:

@@ -26,6 +26,7 @@ from .check import Check
 from .fused import check_gate_up, check_output, check_pending
 from .linear import MAX_ROWS, Role, check_product
 
+Biased = tuple[TensorInfo, TensorInfo | None]
 Fusing = Literal["", "output", "gate_up"]
 
 
@@ -58,38 +59,49 @@ def model_uses(model: ModelFile, max_tokens: int, max_rows: int) -> list[Use]:
     for layer in model.tensors.layers:
         for use in _layer_uses(layer, max_tokens):
             found.setdefault(use.key, use)
-    output = Use((model.tensors.output,), max_rows, ahead=True, given=True)
+    tensors = model.tensors
+    ahead = tensors.output_norm_bias is None
+    output = Use((tensors.output,), max_rows, tensors.output_bias, ahead=ahead, given=True)
     return [*found.values(), output]
 
 
 def _layer_uses(layer: LayerTensors, tokens: int) -> Iterator[Use]:
     adds = layer.post_attention_norm is None
+    rms = layer.attention_norm_bias is None  # a LayerNorm is not left to its reader
     qkv = ((layer.q, layer.q_bias), (layer.k, layer.k_bias), (layer.v, layer.v_bias))
-    for _, members in groupby(qkv, key=lambda pair: pair[0].type):
-        infos, biases = zip(*members, strict=True)
-        yield Use(infos, tokens, biases[0], ahead=True)
-    yield _output(layer.o, layer.o_bias, tokens, adds)
-    if layer.router is None:
-        yield from _gate_up(layer.gate, layer.up, tokens)
-        yield _output(layer.down, None, tokens, adds)
+    yield from _side_by_side(qkv, tokens, rms)
+    yield _output(layer.o, layer.o_bias, tokens, adds, rms)
+    if layer.router is not None:
+        yield Use((layer.router,), tokens, layer.router_bias, ahead=True)
+        if layer.shared is not None:
+            yield Use((layer.shared.router,), tokens, ahead=True)
+            yield from _gate_up((layer.shared.gate, None), (layer.shared.up, None), tokens, True)
+            yield Use((layer.shared.down,), tokens)
         return
-    yield Use((layer.router,), tokens, layer.router_bias, ahead=True)
-    if layer.shared is not None:
-        yield Use((layer.shared.router,), tokens, ahead=True)
-        yield from _gate_up(layer.shared.gate, layer.shared.up, tokens)
-        yield Use((layer.shared.down,), tokens)
+    up = (layer.up, layer.up_bias)
+    if layer.gate is None:
+        yield Use((layer.up,), tokens, layer.up_bias, ahead=rms)
+    else:
+        yield from _gate_up((layer.gate, layer.gate_bias), up, tokens, rms)
+    yield _output(layer.down, layer.down_bias, tokens, adds, rms)
 
 
-def _output(matrix: TensorInfo, bias: TensorInfo | None, tokens: int, adds: bool) -> Use:
-    fusing: Fusing = "output" if adds and bias is None else ""
+def _side_by_side(parts: Sequence[Biased], tokens: int, ahead: bool) -> Iterator[Use]:
+    for _, members in groupby(parts, key=lambda pair: pair[0].type):
+        infos, biases = zip(*members, strict=True)
+        yield Use(infos, tokens, biases[0], ahead=ahead)
+
+
+def _output(matrix: TensorInfo, bias: TensorInfo | None, tokens: int, adds: bool, rms: bool) -> Use:
+    fusing: Fusing = "output" if adds and rms and bias is None else ""
     return Use((matrix,), tokens, bias, accumulate=adds, fusing=fusing)
 
 
-def _gate_up(gate: TensorInfo, up: TensorInfo, tokens: int) -> Iterator[Use]:
-    if gate.type == up.type:
-        yield Use((gate, up), tokens, fusing="gate_up", ahead=True)
+def _gate_up(gate: Biased, up: Biased, tokens: int, ahead: bool) -> Iterator[Use]:
+    if gate[0].type == up[0].type and gate[1] is None:
+        yield Use((gate[0], up[0]), tokens, fusing="gate_up", ahead=ahead)
     else:
-        yield from (Use((info,), tokens, ahead=True) for info in (gate, up))
+        yield from _side_by_side((gate, up), tokens, ahead)
 
 
 def check_uses(bench: Workbench, model: ModelFile, uses: Sequence[Use]) -> Iterator[Check]:
