@@ -1,6 +1,6 @@
 """The one language between gateway, worker, engine and runner: token ids in, token ids out.
 
-A leaf module: it imports nothing of ours. Gateway and worker exchange `WorkerOptions`, `TokenTable`,
+A leaf module: of ours it imports hardware.py alone. Gateway and worker exchange `WorkerOptions`, `TokenTable`,
 `GenerateRequest`, `EmbedRequest`, `Cancel`, `Ready`, `StepMessage`; engine and runner `Batch`, `StepOutput`.
 """
 
@@ -12,6 +12,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .hardware import Tier
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 Pooling = Literal["mean", "cls", "last"]  # of all tokens, the first, the last
@@ -140,6 +142,8 @@ class WorkerInfo:
         ""  # what checking the kernels found, in words; empty: they were not checked
     )
     device_memory: int | None = None  # bytes that the device has; None: it does not tell
+    tier: Tier = "unknown"
+    kv_type: str = "f16"
     window: int = 0  # tokens that attention sees in every layer; 0: a layer sees all
 
 

@@ -164,12 +164,14 @@ def upload_matrix(
         if planes:
             scales = device.empty((-(-count * scale_row_bytes // 4),), "u32", f"{label} scales")
         part = WeightPart(first, count, quants, scales)
+        parts.append(part)
+        if not device.holds_data:
+            continue
         fill = partial(_fill, device, part, [raw for raw, _ in raws], source, cols)
         if uploads is None:
             fill()
         else:
             uploads.start(count * row_bytes, fill)
-        parts.append(part)
     return WeightMatrix(kind, rows, cols, tuple(parts))
 
 
