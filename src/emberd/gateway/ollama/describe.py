@@ -70,6 +70,7 @@ def running_item(model: LoadedModel) -> Json:
         "context_length": model.context_length,
         "emberd": {
             "device": model.info.device,
+            "verification": model.info.verification or "not checked",
             "active": model.active,
             "memory": {  # bytes, measured; together they are `size`
                 "weights": model.info.weight_bytes,
