@@ -46,6 +46,7 @@ ROUTES: dict[str, tuple[str, ...]] = {
         "GET /v1/models/*",
         "GET /api/tags",
         "GET /api/ps",
+        "GET /api/fit",
         "GET /api/version",
         "POST /api/show",
         "GET /props",

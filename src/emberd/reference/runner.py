@@ -44,6 +44,11 @@ LOGIT_ROWS = 16
 """Places whose logits are held at once while prompts are scored: a row is 1 MB for the largest vocabularies."""
 
 
+def step_tokens(options: WorkerOptions) -> int:
+    """Tokens of a step at most."""
+    return min(options.max_batch_tokens, max(MAX_STEP_TOKENS, options.max_sequences))
+
+
 class CpuRunner:
     """Implements `protocol.Runner`: `submit` computes the step, `collect` hands its output over."""
 
@@ -54,8 +59,8 @@ class CpuRunner:
         """Raises `ModelLoadError` where not even one KV block fits into memory."""
         self.weights = weights
         self.max_sequences = options.max_sequences
-        most = max(MAX_STEP_TOKENS, options.max_sequences)
-        self.max_batch_tokens = min(options.max_batch_tokens, most)
+        self._verification = options.verification
+        self.max_batch_tokens = step_tokens(options)
         self._largest_batch = options.max_batch_tokens  # there are no buffers that bound it
         free_bytes = psutil.virtual_memory().available
         self.context_length, self.num_blocks = plan_cache(weights.spec, options, free_bytes)
@@ -106,7 +111,10 @@ class CpuRunner:
             weight_bytes=self.weights.nbytes,
             kv_bytes=self._cache.nbytes,
             load_seconds=self._load_seconds,
+            verification=self._verification,
             device_memory=psutil.virtual_memory().total,
+            tier="cpu",
+            kv_type="f32",
             window=self.weights.spec.window,
         )
 

@@ -83,18 +83,7 @@ def load_weights(model: ModelFile, progress: Callable[[float], None] | None = No
 
     Raises `ModelLoadError` where float32 weights do not fit into free memory.
     """
-    tensors = model.tensors
-    infos = [tensors.token_embedding, tensors.output_norm, tensors.output]
-    infos += [info for layer in tensors.layers for info in _present(layer)]
-    others = (
-        tensors.rope_factors,
-        tensors.long_rope_factors,
-        tensors.output_norm_bias,
-        tensors.output_bias,
-        tensors.positions,
-    )
-    infos += [info for info in others if info is not None]
-    nbytes = sum({(info.name, info.offset): 4 * prod(info.shape) for info in infos}.values())
+    tensors, nbytes = model.tensors, weight_bytes(model)
     check_memory(model.file.name, nbytes)
     decode = Decoder(model.file, nbytes, progress)
     embedding = decode(tensors.token_embedding)
@@ -112,6 +101,22 @@ def load_weights(model: ModelFile, progress: Callable[[float], None] | None = No
         output_bias=decode.optional(tensors.output_bias),
         positions=None if tensors.positions is None else decode(tensors.positions),
     )
+
+
+def weight_bytes(model: ModelFile) -> int:
+    """Of all arrays, a shared one counted once."""
+    tensors = model.tensors
+    infos = [tensors.token_embedding, tensors.output_norm, tensors.output]
+    infos += [info for layer in tensors.layers for info in _present(layer)]
+    others = (
+        tensors.rope_factors,
+        tensors.long_rope_factors,
+        tensors.output_norm_bias,
+        tensors.output_bias,
+        tensors.positions,
+    )
+    infos += [info for info in others if info is not None]
+    return sum({(info.name, info.offset): 4 * prod(info.shape) for info in infos}.values())
 
 
 def check_memory(name: str, nbytes: int) -> None:
