@@ -144,3 +144,11 @@ def test_aliases_are_pairs_of_names() -> None:
     for wrong in ("gpt", "=qwen", "gpt=", "a=b,c"):
         with pytest.raises(ConfigError, match=r"EMBERD_ALIASES.*NAME=MODEL"):
             Config.from_env({"EMBERD_ALIASES": wrong})
+
+
+def test_ollamas_kv_cache_type_stands_in_where_ours_is_not_set() -> None:
+    assert Config.from_env({"OLLAMA_KV_CACHE_TYPE": "q8_0"}).kv_type == "q8_0"
+    both = {"OLLAMA_KV_CACHE_TYPE": "q8_0", "EMBERD_KV_TYPE": "auto"}
+    assert Config.from_env(both).kv_type == "auto"
+    with pytest.raises(ConfigError, match="OLLAMA_KV_CACHE_TYPE: 'q4_0'"):
+        Config.from_env({"OLLAMA_KV_CACHE_TYPE": "q4_0"})
