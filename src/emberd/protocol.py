@@ -91,9 +91,12 @@ class WorkerOptions:
     )
     max_sequences: int = 32
     max_batch_tokens: int = 512  # tokens a step; the chunk size of prefill follows from it
-    cache_dir: str | None = None  # where measured tiles are kept; None: nothing is measured
+    prompt_share: float = 0.5  # of the time, that prompts get while replies run; 1: what they take
+    cache_dir: str | None = None  # where measured tiles and checked kernels are kept; None: nowhere
     kv_ram: int = 0  # bytes of main memory for KV blocks that left the pool
     kv_disk: int = 0  # bytes of files in cache_dir for KV blocks, those of all models
+    verify: bool | None = None  # check the kernels before they serve; None: on real GPUs
+    verification: str = ""  # filled in by the worker: what that found, for its WorkerInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,9 @@ class WorkerInfo:
     load_seconds: float
     tuned_products: int = 0  # matrix products whose tile was measured on the device
     scratch_bytes: int = 0  # of the device's memory, all beside weights and KV cache
+    verification: str = (
+        ""  # what checking the kernels found, in words; empty: they were not checked
+    )
     device_memory: int | None = None  # bytes that the device has; None: it does not tell
     tier: Tier = "unknown"
     kv_type: str = "f16"

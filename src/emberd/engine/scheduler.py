@@ -11,9 +11,11 @@ from collections.abc import Callable
 from itertools import count, islice
 
 from .blocks import BlockManager
+from .pace import Pace
 from .prefix import Key
 from .priority import AGING_CHECKS, AGING_SECONDS, Rank, Standing
 from .sequence import Row, Sequence
+from .steps import Mix
 from .tiers import Tiers
 
 RESERVE_BLOCKS = 2
@@ -36,7 +38,10 @@ class Scheduler:
         max_batch_tokens: int,
         tiers: Tiers | None = None,
         clock: Callable[[], float] = time.monotonic,
+        pace: Pace | None = None,
     ) -> None:
+        self._pace = pace
+        self.mix = Mix(0, 0)  # of the step that was scheduled last
         self.blocks, self._tiers = blocks, tiers
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
@@ -73,9 +78,23 @@ class Scheduler:
         self._displace()
         rows = self._decode_rows()
         self._admit()
-        rows += self._prefill_rows(self._max_batch_tokens - len(rows))
+        num_decode = sum(row.count for row in rows)
+        prompts = self._prefill_rows(self._prompt_budget(rows, self._max_batch_tokens - num_decode))
+        self.mix = Mix(len(rows), sum(row.count for row in prompts))
+        rows += prompts
         rows.sort(key=lambda row: row.count > 1)
         return rows
+
+    def _prompt_budget(self, rows: list[Row], most: int) -> int:
+        """Prompt tokens beside `rows` of replies. Replies of a worse class than a prompt's are not spared."""
+        if self._pace is None or not rows:
+            return most
+        best = min(_rank(row.sequence)[0] for row in rows)
+        prefilling = [one for one in self.running if one.is_prefilling]
+        better = sum(one.num_uncomputed_tokens for one in prefilling if _rank(one)[0] < best)
+        num_prompts = sum(_rank(one)[0] == best for one in (*prefilling, *self.waiting))
+        num_replies = sum(_rank(row.sequence)[0] == best for row in rows)
+        return min(most, max(better, self._pace.budget(len(rows), num_prompts / num_replies)))
 
     def _age(self) -> None:
         """Let those who get nothing stand better in time."""

@@ -73,6 +73,7 @@ class CpuEncoder:
         self.context_length = min(
             options.context_length or weights.spec.context_length, weights.spec.context_length
         )
+        self._verification = options.verification
         self.max_batch_tokens = max(options.max_batch_tokens, self.context_length)
         self._load_seconds = 0.0
         self._threads = BlasThreads(
@@ -109,6 +110,7 @@ class CpuEncoder:
             weight_bytes=self.weights.nbytes,
             kv_bytes=0,
             load_seconds=self._load_seconds,
+            verification=self._verification,
             device_memory=psutil.virtual_memory().total,
             tier="cpu",
             kv_type="",

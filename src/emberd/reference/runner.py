@@ -59,6 +59,7 @@ class CpuRunner:
         """Raises `ModelLoadError` where not even one KV block fits into memory."""
         self.weights = weights
         self.max_sequences = options.max_sequences
+        self._verification = options.verification
         self.max_batch_tokens = step_tokens(options)
         self._largest_batch = options.max_batch_tokens  # there are no buffers that bound it
         free_bytes = psutil.virtual_memory().available
@@ -114,6 +115,7 @@ class CpuRunner:
             weight_bytes=self.weights.nbytes,
             kv_bytes=self._cache.nbytes,
             load_seconds=self._load_seconds,
+            verification=self._verification,
             device_memory=psutil.virtual_memory().total,
             tier="cpu",
             kv_type=self.kv_type,

@@ -9,6 +9,7 @@ import logging
 import os
 import tempfile
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -97,6 +98,8 @@ class Device:
 
     `subgroup_size` is the number of lanes when the device has one fixed size, else None: kernels then
     reduce through workgroup memory. `EMBERD_DISABLE_SUBGROUPS=1` forces that path.
+
+    `left_out` names what kernels do without here, as it gave wrong numbers: see `leave_out`.
     """
 
     holds_data = True  # False: only sizes count, so that no tensor needs to be read
@@ -129,6 +132,7 @@ class Device:
         self.max_workgroup_bytes = limits["max-compute-workgroup-storage-size"]
         self.max_grid = limits["max-compute-workgroups-per-dimension"]
         self.allocated_bytes = 0  # of buffers that live
+        self.left_out: frozenset[str] = frozenset()
         self.pipelines: dict[
             str, tuple[Any, Any]
         ] = {}  # compiled texts: bind group layout, pipeline
@@ -169,6 +173,13 @@ class Device:
     @property
     def name(self) -> str:
         return self.info.name
+
+    def leave_out(self, features: Iterable[str]) -> None:
+        """From now on kernels are made without these: `baked`, `fused`, `subgroups`, `matvec`, `matmul` (each of
+        which has a plainer variant), or the name of a quant type (whose weights then become Q8_0)."""
+        self.left_out |= frozenset(features)
+        if "subgroups" in self.left_out:
+            self.subgroup_size = None
 
     @property
     def tick_seconds(self) -> float | None:

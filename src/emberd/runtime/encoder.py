@@ -207,12 +207,13 @@ def allocate_encoder(
     model: EncoderFile,
     max_tokens: int,
     progress: Callable[[float], None] | None = None,
+    kernels: Kernels | None = None,
 ) -> Encoder:
     """The encoder with all its buffers, its weights under way."""
     spec = model.spec
     check_widths(device, hidden=spec.hidden_size, feed_forward=spec.ffn_size)
     return Encoder(
-        Kernels(device),
+        kernels or Kernels(device),
         load_encoder_weights(device, model, progress),
         Scratch(device, spec, max_tokens),
         EncoderInputs(device, max_tokens),
@@ -228,12 +229,13 @@ class GpuEncoder:
         model: EncoderFile,
         options: WorkerOptions,
         progress: Callable[[float], None] | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         started, before = time.monotonic(), device.allocated_bytes
         self.context_length = encoder_context(model, options)
         self.max_batch_tokens = encoder_tokens(model, options)
         self._device, self._model = device, model
-        self._encoder = allocate_encoder(device, model, self.max_batch_tokens, progress)
+        self._encoder = allocate_encoder(device, model, self.max_batch_tokens, progress, kernels)
         weights = self._encoder.weights
         self._recordings: dict[int, Recording] = {}
         self._recording(self.max_batch_tokens)
@@ -251,6 +253,7 @@ class GpuEncoder:
             weight_bytes=weights.nbytes,
             kv_bytes=0,
             load_seconds=time.monotonic() - started,
+            verification=options.verification,
             scratch_bytes=device.allocated_bytes - before - weights.nbytes,
             device_memory=memory,
             tier=gpu_tier(device.info.kind, memory),
@@ -259,15 +262,19 @@ class GpuEncoder:
 
     @classmethod
     def load(
-        cls, options: WorkerOptions, progress: Callable[[float], None] | None = None
+        cls,
+        options: WorkerOptions,
+        progress: Callable[[float], None] | None = None,
+        kernels: Kernels | None = None,
     ) -> GpuEncoder:
-        """Open the file and the device, upload the weights.
+        """Open the file and the device (or take that of `kernels`), upload the weights.
 
         Raises ModelFileError for the file, DeviceError for the device.
         """
         model = open_encoder(options.model_path)
-        device = open_device("gpu" if options.device == "auto" else options.device)
-        return cls(device, model, options, progress)
+        if kernels is None:
+            kernels = Kernels(open_device("gpu" if options.device == "auto" else options.device))
+        return cls(kernels.device, model, options, progress, kernels)
 
     @property
     def kernels(self) -> Kernels:

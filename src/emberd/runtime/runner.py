@@ -76,19 +76,23 @@ class GpuRunner:
 
     @classmethod
     def load(
-        cls, options: WorkerOptions, progress: Callable[[float], None] | None = None
+        cls,
+        options: WorkerOptions,
+        progress: Callable[[float], None] | None = None,
+        kernels: Kernels | None = None,
     ) -> GpuRunner:
-        """Open the file and the device, upload weights, allocate the cache.
+        """Open the file and the device (or take that of `kernels`), upload weights, allocate the cache.
 
         Raises ModelFileError for the file, DeviceError for the device.
         """
         model = open_model(options.model_path)
-        device = open_device("gpu" if options.device == "auto" else options.device)
-        runner = cls(device, model, options)
-        runner._build(progress)
+        if kernels is None:
+            kernels = Kernels(open_device("gpu" if options.device == "auto" else options.device))
+        runner = cls(kernels.device, model, options)
+        runner._build(kernels, progress)
         return runner
 
-    def _build(self, progress: Callable[[float], None] | None) -> None:
+    def _build(self, kernels: Kernels, progress: Callable[[float], None] | None) -> None:
         device, spec = self._device, self._model.spec
         before = device.allocated_bytes
         weights = load_weights(device, self._model, self.context_length, progress)
@@ -98,7 +102,6 @@ class GpuRunner:
         self.kv_layout = kv_layout(
             spec, f"gpu {self.kv_type}", self.block_bytes, self.context_length
         )
-        kernels = Kernels(device)
         folder = self._options.cache_dir
         table = tuned_table(
             kernels,
@@ -132,6 +135,7 @@ class GpuRunner:
             weight_bytes=weights.nbytes,
             kv_bytes=cache.nbytes,
             load_seconds=time.monotonic() - self._started,
+            verification=self._options.verification,
             tuned_products=table.num_tuned,
             scratch_bytes=device.allocated_bytes - before - weights.nbytes - cache.nbytes,
             device_memory=self._memory,

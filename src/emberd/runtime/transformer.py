@@ -65,7 +65,8 @@ class Transformer:
         hidden = first_rows(self.scratch.hidden, rows)
         ahead, first = self.projector.int8(self.scratch.next_input, rows), weights.layers[0]
         norm = rms_weight((first.attention_norm, first.qkv))
-        ready = ahead.group == 16 and norm is not None and weights.token_embedding.is_quantized
+        fused = self.table.matvec.fused and ahead.group == 16
+        ready = fused and norm is not None and weights.token_embedding.is_quantized
         steps = linear.embedding(
             self.kernels,
             weights.token_embedding,

@@ -14,7 +14,7 @@ from ..gguf.spec import ModelFile
 from ..reference import ops as reference
 from ..runtime import ops
 from .bench import F32, Workbench
-from .check import Check, compare
+from .check import Check
 
 TOKENS = 5
 
@@ -47,8 +47,10 @@ def check_layer_norm(bench: Workbench, model: ModelFile) -> Iterator[Check]:
         return bench.run(step, y)[0], reference.layer_norm(rows, weight, bias, eps)
 
     chosen = bench.rng.integers(0, len(x), TOKENS).astype(np.int32)
-    yield compare("layer_norm", "F32", f"{TOKENS}×{width} all rows", "float", lambda: run(None))
-    yield compare(
+    yield bench.compare(
+        "layer_norm", "F32", f"{TOKENS}×{width} all rows", "float", lambda: run(None)
+    )
+    yield bench.compare(
         "layer_norm", "F32", f"{TOKENS}×{width} chosen rows", "float", lambda: run(chosen)
     )
 
@@ -69,7 +71,7 @@ def check_positions(bench: Workbench, model: ModelFile) -> Iterator[Check]:
         )
         return bench.run(step, y)[0], x + table[places]
 
-    yield compare("add_positions", "F32", f"{TOKENS}×{width}", "float", run)
+    yield bench.compare("add_positions", "F32", f"{TOKENS}×{width}", "float", run)
 
 
 def _rows(model: ModelFile, info: TensorInfo) -> F32:

@@ -59,7 +59,8 @@ def load_runner(options: WorkerOptions, progress: Progress) -> AnyRunner:
     """The runner for the file's kind of model and `options.device`; "auto" is a real GPU where there
     is one, else the CPU.
 
-    A software adapter serves only when it is named, or when "gpu" finds nothing else.
+    A software adapter serves only when it is named, or when "gpu" finds nothing else. A GPU whose kernels are
+    wrong does not serve: then "auto" is the CPU, and anything else raises DeviceError.
     """
     with GGUFFile(options.model_path) as file:
         encodes = is_encoder(file)
@@ -69,13 +70,17 @@ def load_runner(options: WorkerOptions, progress: Progress) -> AnyRunner:
         adapter, reason = choose_adapter(options.device)
         log.info("device %s: %s", adapter.name if adapter else "cpu", reason)
         if adapter is not None:
-            if encodes:
+            from .checked import checked_kernels
+
+            kernels, options = checked_kernels(options, adapter)
+            if kernels is not None and encodes:
                 from emberd.runtime.encoder import GpuEncoder
 
-                return GpuEncoder.load(options, progress)
-            from emberd.runtime.runner import GpuRunner
+                return GpuEncoder.load(options, progress, kernels)
+            if kernels is not None:
+                from emberd.runtime.runner import GpuRunner
 
-            return GpuRunner.load(options, progress)
+                return GpuRunner.load(options, progress, kernels)
     if encodes:
         from emberd.reference.encoder import CpuEncoder
 
@@ -103,7 +108,8 @@ def estimate_memory(question: MemoryQuestion) -> MemoryEstimate:
 def make_engine(runner: AnyRunner, options: WorkerOptions) -> AnyEngine:
     if isinstance(runner, EncoderRunner):
         return EncoderEngine(runner)
-    return Engine(runner, tiers_for(runner, options, model_digest))
+    tiers = tiers_for(runner, options, model_digest)
+    return Engine(runner, tiers, prompt_share=options.prompt_share)
 
 
 class Inbox:

@@ -29,6 +29,7 @@ class Tool(Schema):
     type: Text | None = None
     description: Text | None = None
     input_schema: dict[str, Any] | None = None
+    strict: Flag | None = None
 
 
 class ToolChoice(Schema):

@@ -69,9 +69,10 @@ async def version() -> Response:
 
 @router.get("/tags")
 async def tags(request: Request) -> Response:
-    service = service_of(request)
-    stored = await asyncio.to_thread(service.manager.store.models)
-    return JSONResponse({"models": [list_item(model, service.config) for model in stored]})
+    manager = service_of(request).manager
+    stored = await asyncio.to_thread(manager.store.models)
+    items = [list_item(model, manager.context_length(model)) for model in stored]
+    return JSONResponse({"models": items})
 
 
 @router.get("/ps")
@@ -99,10 +100,11 @@ def _context(text: str) -> int:
 @router.post("/show", openapi_extra=documented(ShowRequest))
 async def show_model(request: Request) -> Response:
     body, _ = await read_body(request, ShowRequest)
-    service = service_of(request)
-    stored = await service.manager.find(body.wanted())
+    manager = service_of(request).manager
+    stored = await manager.find(body.wanted())
+    context_length = manager.context_length(stored)
     description = await asyncio.to_thread(
-        show, service.manager.store, service.config, stored.name, bool(body.verbose)
+        show, manager.store, stored, context_length, bool(body.verbose)
     )
     return JSONResponse(description)
 

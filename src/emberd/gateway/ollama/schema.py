@@ -66,7 +66,6 @@ class GeneratingFields(PriorityField):
     keep_alive: Number | Text | None = None
     format: Any = None
     think: Flag | Text | None = None
-    truncate: Flag | None = None
     logprobs: Flag | None = None
     top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_TOP)] | None = None
 
@@ -159,6 +158,7 @@ class Message(Schema):
 class ChatRequest(GeneratingFields):
     messages: Annotated[list[Message], Field(max_length=MAX_MESSAGES), FIRST_FAULT]
     tools: list[dict[str, Any]] | None = None
+    truncate: Flag | None = None
 
     def refuse_unserved(self) -> None:
         super().refuse_unserved()
