@@ -1,6 +1,6 @@
-// silu_mul_quantize: quantize_q8(gated(gate, up)), gate the first half of a row of gate_up, up the second
+// silu_mul_quantize: quantize_q8(gated(gate, up)), gate the first half of a row of gate_up, up the second; or no gate
 //
-// gate_up [rows, 2 * width] f32     out_q, out_scales  as in quantize_q8
+// gate_up [rows, PARTS * width] f32     out_q, out_scales  as in quantize_q8
 // grid    (lanes over all runs, 1, fold); a lane a run of 32; width a multiple of 32
 // activation  as in silu_mul     WG  const
 struct Params { runs: u32, row_runs: u32 }
@@ -26,8 +26,8 @@ fn silu_mul_quantize(
 ) {
   let run = (group.z * groups.x + group.x) * WG + lane;
   if (run >= params.runs) { return; }
-  let up = params.row_runs * 8u;
-  let i = (run + run / params.row_runs * params.row_runs) * 8u;
+  let up = (PARTS - 1u) * params.row_runs * 8u;
+  let i = (run + run / params.row_runs * params.row_runs * (PARTS - 1u)) * 8u;
   store_run(run, Run(array<vec4<f32>, 8>(
     product(i, up), product(i + 1u, up), product(i + 2u, up), product(i + 3u, up),
     product(i + 4u, up), product(i + 5u, up), product(i + 6u, up), product(i + 7u, up))));

@@ -26,6 +26,7 @@ MULTIPLIERS = {
     "logit_scale": 4.0,
 }
 SOFT_CAPS = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0}
+LAYER_NORMS = {"attention.layer_norm_epsilon": 1e-5}
 MIXTURE = {"expert_count": EXPERTS, "expert_used_count": USED}
 
 CASES: dict[str, dict[str, Any]] = {
@@ -61,6 +62,12 @@ CASES: dict[str, dict[str, Any]] = {
     "granite": MULTIPLIERS,
     "olmo2": {},
     "gpt-oss": MIXTURE | YARN | {"expert_feed_forward_length": FFN, "attention.sliding_window": 16},
+    "gpt2": LAYER_NORMS | {"context_length": 256},
+    "starcoder2": LAYER_NORMS,
+    "phi2": LAYER_NORMS | {"rope.dimension_count": HEAD_DIM // 2},
+    "phi2, q, k and v apart": LAYER_NORMS,
+    "falcon": LAYER_NORMS,
+    "falcon, two norms (40B)": LAYER_NORMS,
 }
 """By name, "ARCHITECTURE, what differs": metadata below the architecture, and sizes of further vectors."""
 
@@ -75,8 +82,14 @@ def architecture_model(path: Path, name: str, *, quant: str = "F32", seed: int =
         for key, size in given.items()
         if ".weight" in key
     }
+    if given.items() >= LAYER_NORMS.items():
+        tensors["output_norm.bias"] = rng.normal(0, 0.3, WIDTH).astype(np.float32)
+    if architecture == "phi2":
+        tensors["output.bias"] = rng.normal(0, 1, 512).astype(np.float32)
+    if architecture == "gpt2":
+        tensors["position_embd.weight"] = rng.normal(0, 0.3, (256, WIDTH)).astype(np.float32)
     for layer in range(LAYERS):
-        tensors |= _layer(architecture, f"blk.{layer}.", rng, GGMLQuantizationType[quant], given)
+        tensors |= _layer(name, f"blk.{layer}.", rng, GGMLQuantizationType[quant], given)
     return random_model(
         path,
         architecture,  # type: ignore[arg-type]
@@ -95,7 +108,7 @@ def architecture_model(path: Path, name: str, *, quant: str = "F32", seed: int =
 
 
 def _layer(
-    architecture: str,
+    name: str,
     prefix: str,
     rng: np.random.Generator,
     kind: GGMLQuantizationType,
@@ -111,6 +124,7 @@ def _layer(
     def vector(size: int, mean: float = 1.0) -> Tensor:
         return rng.normal(mean, 0.1, size).astype(np.float32)
 
+    architecture = name.split(",")[0]
     q_size, kv_size = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
     found: dict[str, Tensor | None] = {}
     if architecture == "qwen2moe":
@@ -132,11 +146,27 @@ def _layer(
     if architecture == "olmo2":
         found |= {"attn_q_norm.weight": vector(q_size), "attn_k_norm.weight": vector(kv_size)}
         found |= {"attn_norm.weight": None, "ffn_norm.weight": None}
-    if architecture == "phi3":
-        found |= dict.fromkeys(
-            ("attn_q.weight", "attn_k.weight", "attn_v.weight", "ffn_gate.weight"), None
-        )
+    if given.items() >= LAYER_NORMS.items():
+        found |= {"ffn_gate.weight": None, "attn_norm.bias": vector(WIDTH, 0.0)}
+        if architecture in ("phi2", "falcon"):
+            found["ffn_norm.weight"] = None
+        else:
+            found["ffn_norm.bias"] = vector(WIDTH, 0.0)
+    if "two norms" in name:
+        found |= {"attn_norm_2.weight": vector(WIDTH), "attn_norm_2.bias": vector(WIDTH, 0.0)}
+    if architecture in ("gpt2", "starcoder2", "phi2"):
+        found |= {"attn_output.bias": vector(WIDTH, 0.0)}
+        found |= {"ffn_up.bias": vector(FFN, 0.0), "ffn_down.bias": vector(WIDTH, 0.0)}
+    if architecture == "starcoder2" or "apart" in name:
+        for part, size in (("q", q_size), ("k", kv_size), ("v", kv_size)):
+            found[f"attn_{part}.bias"] = vector(size, 0.0)
+    elif architecture in ("phi3", "gpt2", "phi2", "falcon"):
+        found |= dict.fromkeys(("attn_q.weight", "attn_k.weight", "attn_v.weight"), None)
         found["attn_qkv.weight"] = matrix(q_size + 2 * kv_size, WIDTH)
+        if architecture in ("gpt2", "phi2"):
+            found["attn_qkv.bias"] = vector(q_size + 2 * kv_size, 0.0)
+    if architecture == "phi3":
+        found["ffn_gate.weight"] = None
         found["ffn_up.weight"] = matrix(2 * FFN, WIDTH)
     if architecture == "gpt-oss":
         found |= {"ffn_norm.weight": None, "post_attention_norm.weight": vector(WIDTH)}

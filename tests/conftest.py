@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import secrets
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("EMBERD_PLACES", "none")
     monkeypatch.setenv("EMBERD_TUNE", "0")  # the tests of tuning say otherwise
+    monkeypatch.setenv("EMBERD_VERIFY", "0")  # as those of checking kernels do
     monkeypatch.setenv("EMBERD_MODELS_DIR", str(tmp_path / "models"))
     monkeypatch.setenv("EMBERD_CACHE_DIR", str(tmp_path / "cache"))
 
@@ -95,6 +97,19 @@ def qwen_path() -> Path:
 def minilm_path() -> Path:
     """Made by scripts/convert-minilm."""
     return _model("all-minilm-l6-v2")
+
+
+@pytest.fixture
+def broken_shaders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the shaders, used in place of the real ones."""
+    from emberd.runtime.compose import shader_dir
+
+    folder = tmp_path / "shaders"
+    shutil.copytree(ROOT / "shaders", folder)
+    monkeypatch.setenv("EMBERD_SHADERS", str(folder))
+    shader_dir.cache_clear()
+    yield folder
+    shader_dir.cache_clear()
 
 
 @pytest.fixture(scope="session")

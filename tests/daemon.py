@@ -140,7 +140,7 @@ def start_process(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=inherited | {"PYTHONUNBUFFERED": "1"} | (env or {}),
+            env=inherited | {"PYTHONUNBUFFERED": "1", "EMBERD_VERIFY": "0"} | (env or {}),
         )
 
 

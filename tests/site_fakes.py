@@ -205,7 +205,9 @@ class Site:
                 logits = logits * np.float32(np.sqrt(info.shape[1]))
         context = options.context_length or CONTEXT
         blocks = 0 if logits is None else context // 16
-        facts = WorkerInfo("fake", "cpu", context, blocks, 16, 32, *self.worker_bytes, 0.1)
+        facts = WorkerInfo(
+            "fake", "cpu", context, blocks, 16, 32, *self.worker_bytes, 0.1, tier="cpu"
+        )
         worker = FakeWorker(options, facts, logits, self.delay)
         if self.prefill:
             worker.prefilled.set()

@@ -144,3 +144,10 @@ def test_aliases_are_pairs_of_names() -> None:
     for wrong in ("gpt", "=qwen", "gpt=", "a=b,c"):
         with pytest.raises(ConfigError, match=r"EMBERD_ALIASES.*NAME=MODEL"):
             Config.from_env({"EMBERD_ALIASES": wrong})
+
+
+def test_a_share_is_above_nothing_and_up_to_all() -> None:
+    assert Config.from_env({"EMBERD_PROMPT_SHARE": "1"}).prompt_share == 1.0
+    for text in ("0", "1.01", "-1", "nan", "half", "1e999"):
+        with pytest.raises(ConfigError, match=r"EMBERD_PROMPT_SHARE.*share"):
+            Config.from_env({"EMBERD_PROMPT_SHARE": text})

@@ -122,6 +122,17 @@ class Config:
     max_batch_tokens: int = _setting(
         "Tokens of one step of the engine.", values.whole(1, 1 << 20), 512
     )
+    prompt_share: float = _setting(
+        "Share of the time that prompts get while replies run, so that these go on smoothly; 1: all they take.",
+        values.share,
+        0.5,
+    )
+    verify: bool | None = _setting(
+        "Check a model's kernels on its own weights at its first load on a device (--no-verify: do not).",
+        values.switch,
+        None,
+        shown="on real GPUs",
+    )
     keep_alive: float = _setting(
         "How long a model stays loaded after its last reply; negative: for ever.",
         keep_alive_seconds,
@@ -262,7 +273,7 @@ def settings() -> tuple[Setting, ...]:
             help=item.metadata["help"],
             default=item.metadata["shown"] or _show(item.default),
             parser=item.metadata["parse"],
-            is_switch=isinstance(item.default, bool),
+            is_switch=item.metadata["parse"] is values.switch,
         )
         for item in dataclasses.fields(Config)
     )

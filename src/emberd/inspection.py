@@ -30,6 +30,7 @@ class SequenceStatus:
     num_completion_tokens: int
     num_blocks: int
     num_preemptions: int
+    priority: int = 1  # of protocol.PRIORITIES
 
 
 @dataclass(frozen=True, slots=True)

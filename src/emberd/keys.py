@@ -17,6 +17,9 @@ from .errors import ConfigError
 SCOPES = ("infer", "list", "manage")
 """Generate and embed; see what there is and how it does; change what there is."""
 
+PRIORITIES = ("interactive", "normal", "batch")
+"""As in protocol.py, of which this leaf knows nothing."""
+
 _ALL = frozenset(SCOPES)
 _NOT_IN_KEYS = frozenset(",:#\"'")
 
@@ -27,21 +30,33 @@ class ApiKey:
 
     secret: str = field(repr=False)
     scopes: frozenset[str] = _ALL
+    priority: str | None = (
+        None  # of PRIORITIES: what its requests get, and at best; None: it says nothing
+    )
 
 
 def parse_key(text: str) -> ApiKey:
-    """A key from `KEY` (opens everything) or `KEY:infer+list`. Raises ValueError, which does not quote it."""
-    secret, colon, names = text.strip().partition(":")
+    """A key from `KEY` (opens everything), `KEY:infer+list`, or with a priority class `KEY:infer:batch` and
+    `KEY::batch`. Raises ValueError, which does not quote it."""
+    secret, limited, rest = text.strip().partition(":")
+    names, graded, priority = (part.strip().lower() for part in rest.partition(":"))
     if not secret or not all("!" <= letter <= "~" for letter in secret) or _NOT_IN_KEYS & {*secret}:
         raise ValueError(
             "a key is printable ASCII without blanks, commas, colons, # and quotes; one is not"
         )
-    scopes = frozenset(name.strip().lower() for name in names.split("+")) if colon else _ALL
+    if not limited or (graded and not names):
+        scopes = _ALL
+    else:
+        scopes = frozenset(name.strip() for name in names.split("+"))
     if not scopes <= _ALL:
         raise ValueError(
             f"a key's scopes are some of {', '.join(SCOPES)}, joined by +, as KEY:infer+list; one key has others"
         )
-    return ApiKey(secret, scopes)
+    if graded and priority not in PRIORITIES:
+        raise ValueError(
+            f"a key's priority is one of {', '.join(PRIORITIES)}, as KEY:infer+list:batch; one key has another"
+        )
+    return ApiKey(secret, scopes, priority or None)
 
 
 def parse_keys(text: str) -> tuple[ApiKey, ...]:

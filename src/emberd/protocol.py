@@ -1,6 +1,6 @@
 """The one language between gateway, worker, engine and runner: token ids in, token ids out.
 
-A leaf module: it imports nothing of ours. Gateway and worker exchange `WorkerOptions`, `TokenTable`,
+A leaf module: of ours it imports hardware.py alone. Gateway and worker exchange `WorkerOptions`, `TokenTable`,
 `GenerateRequest`, `EmbedRequest`, `Cancel`, `Ready`, `StepMessage`; engine and runner `Batch`, `StepOutput`.
 """
 
@@ -13,6 +13,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from .hardware import Tier
+
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 Pooling = Literal["mean", "cls", "last"]  # of all tokens, the first, the last
 IntArray = NDArray[np.int32]
@@ -23,6 +25,10 @@ MaskArray = NDArray[np.uint32]
 
 FROM_LAST_STEP = -1
 """In `Batch.token_ids`: the token that the runner sampled last for this row's sequence."""
+
+PRIORITIES = ("interactive", "normal", "batch")
+"""Classes of requests; a class is its place here. Who comes first is admitted first and preempted last."""
+NORMAL = 1
 
 MAX_LOGPROBS = 20
 """Likeliest tokens that can be told of one place."""
@@ -84,9 +90,12 @@ class WorkerOptions:
     )
     max_sequences: int = 32
     max_batch_tokens: int = 512  # tokens a step; the chunk size of prefill follows from it
-    cache_dir: str | None = None  # where measured tiles are kept; None: nothing is measured
+    prompt_share: float = 0.5  # of the time, that prompts get while replies run; 1: what they take
+    cache_dir: str | None = None  # where measured tiles and checked kernels are kept; None: nowhere
     kv_ram: int = 0  # bytes of main memory for KV blocks that left the pool
     kv_disk: int = 0  # bytes of files in cache_dir for KV blocks, those of all models
+    verify: bool | None = None  # check the kernels before they serve; None: on real GPUs
+    verification: str = ""  # filled in by the worker: what that found, for its WorkerInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,7 @@ class GenerateRequest:
     params: SamplingParams
     prompt_logprobs: int | None = None  # likeliest ones told at each place; None: off
     cache_salt: str | None = ""  # shares prefixes with that salt alone; None: with nobody
+    priority: int = NORMAL  # of PRIORITIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +139,12 @@ class WorkerInfo:
     load_seconds: float
     tuned_products: int = 0  # matrix products whose tile was measured on the device
     scratch_bytes: int = 0  # of the device's memory, all beside weights and KV cache
+    verification: str = (
+        ""  # what checking the kernels found, in words; empty: they were not checked
+    )
     device_memory: int | None = None  # bytes that the device has; None: it does not tell
+    tier: Tier = "unknown"
+    kv_type: str = "f16"
     window: int = 0  # tokens that attention sees in every layer; 0: a layer sees all
 
 

@@ -83,6 +83,17 @@ def positive_size(text: str) -> int:
     return size
 
 
+def share(text: str) -> float:
+    """A part of 1, from above 0 to 1."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number <= 1:
+        raise ValueError(f"'{text:.64}' is not a share; write a number above 0 and up to 1, as 0.5")
+    return number
+
+
 def words(text: str) -> tuple[str, ...]:
     return tuple(word for part in text.split(",") if (word := part.strip()))
 

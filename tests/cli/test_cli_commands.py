@@ -65,7 +65,7 @@ def assert_one_clear_line(result: Any, *words: str) -> None:
 
 def test_commands_are_those_of_the_issue() -> None:
     assert COMMANDS == sorted(
-        "serve run pull create cp rm list ps show stop devices verify bench".split()
+        "serve run pull create cp rm list ps show stop cancel fit devices verify bench".split()
     )
 
 
@@ -327,3 +327,16 @@ def test_time_words(seconds: float, words: str) -> None:
 def test_moments_with_nanoseconds_are_read() -> None:
     assert _moment("2026-01-02T03:04:05.123456789Z").microsecond == 123456
     assert _moment("2026-01-02T03:04:05+02:00").utcoffset() == timedelta(hours=2)
+
+
+def test_fit_tells_a_verdict_and_figures_without_loading(
+    emberd_cli: Emberd, models_dir: Path
+) -> None:
+    random_model(models_dir / "tiny.gguf")
+    flags = ("--device", "cpu", "--ctx", "64", "--max-sequences", "2")
+    told = emberd_cli("fit", "tiny", "--json", *flags).json
+    assert told["verdict"] == "fits" and told["context"]["served"] == 64
+    assert {figure["source"] for figure in told["memory"].values()} == {"estimated"}
+    table = emberd_cli("fit", "tiny", "--memory", "1MiB", *flags).out
+    assert "does not fit" in table and "largest matrix" in table
+    assert_one_clear_line(emberd_cli("fit", "nothing"), "nothing")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cli_harness import Emberd
 
-from emberd.runtime.compose import shader_dir
 from emberd.runtime.runner import GpuRunner
 from emberd.verify import kernels as verify_kernels
 from emberd.verify.bench import Workbench
@@ -20,7 +17,6 @@ from tiny_gguf import random_model
 
 pytestmark = pytest.mark.device
 
-SHADERS = Path(__file__).parent.parent.parent / "shaders"
 FAULTS = {
     # file: text, what a slip would make of it, the kernel whose row must fail
     "include/activation_silu.wgsl": ("1.0 + exp(", "2.0 + exp(", "matvec gate up"),
@@ -28,17 +24,6 @@ FAULTS = {
     "include/norm_ahead.wgsl": ("+ params.eps", "+ 1.0", "matvec norm"),
     "rms_norm_quantize.wgsl": ("fn rms_norm_quantize", "this is not WGSL", "rms_norm_quantize"),
 }
-
-
-@pytest.fixture
-def broken_shaders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the shaders, used in place of the real ones."""
-    folder = tmp_path / "shaders"
-    shutil.copytree(SHADERS, folder)
-    monkeypatch.setenv("EMBERD_SHADERS", str(folder))
-    shader_dir.cache_clear()
-    yield folder
-    shader_dir.cache_clear()
 
 
 @pytest.fixture

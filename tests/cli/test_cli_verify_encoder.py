@@ -11,7 +11,6 @@ from cli_harness import Emberd
 from emberd.runtime.compose import shader_dir
 from emberd.runtime.device import Device
 from emberd.runtime.encoder import GpuEncoder
-from emberd.verify import check_encoder, check_encoder_kernels
 from emberd.verify import encoder as verify_encoder
 from emberd.verify.bench import Workbench
 from tiny_encoder import encoder_model
@@ -47,7 +46,10 @@ def test_verify_passes_and_covers_every_kernel_of_the_encoder(
 
     monkeypatch.setattr(verify_encoder, "Workbench", Kept)
     monkeypatch.setattr(GpuEncoder, "close", closing)
-    checks = [*check_encoder_kernels(device, path), *check_encoder(path, "gpu")]
+    checks = [
+        *verify_encoder.check_encoder_kernels(device, path),
+        *verify_encoder.check_encoder(path, "gpu"),
+    ]
     assert not [check for check in checks if not check.passed]
     checked = {kernel.key.name for bench in made for kernel in bench.kernels.all()}
     assert used and used <= checked

@@ -93,7 +93,7 @@ def test_without_tools_the_scripted_agent_makes_a_title(agent: Daemon) -> None:
 @pytest.mark.parametrize(
     ("text", "said", "ends"),
     [
-        ("Tell me of the sea.", " word39 end.", "stop"),
+        ("Tell me of the sea.", " word159 end.", "stop"),
         ("x" * 2000, "Some words of a model", "stop"),
         (f"Write {writer_model.LONG[1]} words.", " and on, long0", "length"),
     ],
@@ -102,7 +102,7 @@ def test_the_scripted_writer_writes_as_much_as_is_asked_for(
     agent: Daemon, text: str, said: str, ends: str
 ) -> None:
     messages = [{"role": "user", "content": text}]
-    body = {"model": "writer", "messages": messages, "max_tokens": 100}
+    body = {"model": "writer", "messages": messages, "max_tokens": 200}
     choice = agent.http.post("/v1/chat/completions", json=body).json()["choices"][0]
     assert said in choice["message"]["content"]
     assert choice["finish_reason"] == ends

@@ -25,7 +25,11 @@ def random_request(
         ignore_eos=bool(rng.integers(4) == 0),
     )
     return GenerateRequest(
-        name, prompt, params, cache_salt=(("", "", "", "salt", None)[int(rng.integers(5))])
+        name,
+        prompt,
+        params,
+        cache_salt=("", "", "", "salt", None)[int(rng.integers(5))],
+        priority=int(rng.integers(3)),
     )
 
 

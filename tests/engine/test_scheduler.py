@@ -89,7 +89,7 @@ def test_budget_shares_add_up(rng: np.random.Generator) -> None:
     for _ in range(300):
         budget = int(rng.integers(0, 50))
         remaining = rng.integers(1, 40, size=int(rng.integers(0, 8))).tolist()
-        shares = split_budget(budget, remaining)
+        shares = split_budget(budget, remaining, [1] * len(remaining))
         assert all(0 <= s <= r for s, r in zip(shares, remaining, strict=True))
         assert sum(shares) == min(budget, sum(remaining))
         if remaining:

@@ -226,7 +226,7 @@ def test_thinking_asked_of_a_model_that_cannot_is_let_be(make_site: MakeSite) ->
     responses = post(make_site(), MESSAGES, *(body_of("a", thinking=wish) for wish in wishes))
     assert [r.json()["content"][0]["text"] for r in responses] == ["Hello world"] * 2
     listed = [response.headers.get("x-emberd-ignored") for response in responses]
-    assert listed == ["thinking.enabled", None]
+    assert listed == ["thinking.type", None]
 
 
 TOOL = {"name": "w", "input_schema": {"type": "object"}}

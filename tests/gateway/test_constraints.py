@@ -370,15 +370,34 @@ def test_strict_tools_are_held_to_their_schema_where_the_model_calls_them_oc11(
     assert "'tools[0].function.parameters.not'" in ask(CHAT, bad, "hermes").message
 
 
-def test_strict_tools_are_listed_where_calls_cannot_be_told_from_text_oc11(ask: Ask) -> None:
-    asked = ask(CHAT, {"tools": [function("f", strict=True)]}, "pythonic")
+def strict_tool(path: str) -> Json:
+    """`f` of test_constraints, strict, as each API has it."""
+    made: Json = function("f", strict=True)["function"]
+    if path == CHAT:
+        return {"type": "function", "function": made}
+    if path == RESPONSES:
+        return {"type": "function", **made}
+    return {"name": "f", "strict": True, "input_schema": made["parameters"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "forced"), [(CHAT, "required"), (RESPONSES, "required"), (MESSAGES, {"type": "any"})]
+)
+def test_strict_tools_are_listed_where_calls_cannot_be_told_from_text_oc11(
+    ask: Ask, player: Player, path: str, forced: Any
+) -> None:
+    tools = {"tools": [strict_tool(path)]}
+    asked = ask(path, tools, "pythonic")
     assert asked.status == 200
     assert asked.requests[0].params.grammar is None
     assert asked.headers["x-emberd-ignored"] == "tools.strict"
-    forced = ask(
-        CHAT, {"tools": [function("f", strict=True)], "tool_choice": "required"}, "pythonic"
+    bound = ask(path, {**tools, "tool_choice": forced}, "pythonic")
+    assert "x-emberd-ignored" not in bound.headers and bound.grammar
+    held = ask(path, tools, "hermes")
+    assert "x-emberd-ignored" not in held.headers
+    assert player.accepts(held.grammar, F) and not player.accepts(
+        held.grammar, F.replace("5", "[]")
     )
-    assert "x-emberd-ignored" not in forced.headers and forced.grammar
 
 
 def test_a_beginning_of_the_reply_and_a_format_do_not_go_together_an02(

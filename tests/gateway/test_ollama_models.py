@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,29 @@ def test_show_says_what_a_gpu_gets_as_q8_0(make_site: MakeSite, models_dir: Path
     plain, small = post_all(site, "/api/show", {"model": "plain"}, {"model": "small"})
     assert "types" not in plain.json()["emberd"]
     assert "IQ2_S become Q8_0" in small.json()["emberd"]["types"]
+
+
+def test_every_listing_tells_the_context_that_is_served_om01_ol30_ol35(make_site: MakeSite) -> None:
+    """Of a loaded model whose KV pool holds less than the file was trained for."""
+    site = make_site()
+
+    async def told(client: Any) -> set[int]:
+        (tag,) = (await client.get("/api/tags")).json()["models"]
+        (card,) = (await client.get("/v1/models")).json()["data"]
+        shown = (await client.post("/api/show", json={"model": "tiny"})).json()["parameters"]
+        num_ctx = re.search(r"^num_ctx +(\d+)$", shown, re.MULTILINE)
+        assert num_ctx
+        return {tag["context_length"], card["max_model_len"], int(num_ctx[1])}
+
+    async def work() -> None:
+        async with site.client() as client:
+            assert await told(client) == {CONTEXT}
+            await client.post("/api/generate", json={"model": "tiny"})
+            worker = site.workers[0]
+            worker.info = replace(worker.info, num_blocks=5)
+            assert await told(client) == {5 * worker.info.block_size}
+
+    run(work())
 
 
 def test_version_is_dotted_numbers_ol37(make_site: MakeSite) -> None:

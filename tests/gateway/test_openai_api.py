@@ -175,7 +175,7 @@ def test_what_would_change_the_answer_is_refused_rather_than_ignored(
 
 
 def test_what_changes_nothing_is_accepted_and_listed_oc14(make_site: MakeSite) -> None:
-    ignored = {"user": "me", "store": True, "metadata": {}, "service_tier": "auto"}
+    ignored = {"user": "me", "store": True, "metadata": {}, "prompt_cache_key": "k"}
     accepted = {
         "response_format": {"type": "text"},
         "logprobs": False,
@@ -190,7 +190,7 @@ def test_what_changes_nothing_is_accepted_and_listed_oc14(make_site: MakeSite) -
     }
     status, _, headers = chat(make_site(), "a", **ignored, **accepted)
     assert status == 200
-    assert headers["x-emberd-ignored"] == "user, store, metadata, service_tier"
+    assert headers["x-emberd-ignored"] == "user, store, metadata, prompt_cache_key"
 
 
 def test_several_choices_come_from_one_prompt_oc13(make_site: MakeSite) -> None:

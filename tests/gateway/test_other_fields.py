@@ -41,7 +41,7 @@ def ask(site: Site, path: str, **fields: Any) -> tuple[Any, list[GenerateRequest
         ({"options": {"top_k": 3, "seed": 8, "temperature": 0.2}}, {"top_k": 3, "seed": 8, "temperature": 0.2}),
         *(({name: value}, None) for name, value in (
             ("typical_p", 0.9), ("dry_multiplier", 0.8), ("xtc_probability", 0.5),
-            ("id_slot", 0), ("priority", 1),
+            ("id_slot", 0),
         )),
         ({"options": {"mirostat": 2}}, None),
     ],

@@ -1,4 +1,4 @@
-"""rms_norm and rms_norm_add against NumPy."""
+"""rms_norm, rms_norm_add, layer_norm and add_positions against NumPy."""
 
 from __future__ import annotations
 
@@ -65,3 +65,39 @@ def test_rms_norm_of_chosen_rows(
     tensors = (device.upload(x), device.upload(weight), y, device.upload(indices))
     run_once(device, [ops.rms_norm(kernels, *tensors, rows=4, width=200, eps=1e-5)])
     check(device.read(y), reference.rms_norm(x[np.maximum(indices, 0)], weight, 1e-5), "float")
+
+
+@pytest.mark.parametrize("width", [1, 65, 300])
+def test_layer_norm_of_all_rows_and_of_given_ones(
+    device: Device, kernels: Kernels, rng: np.random.Generator, width: int
+) -> None:
+    x = rng.standard_normal((5, width), np.float32) * 4 + 3
+    weight, bias = rng.standard_normal((2, width), np.float32)
+    rows = rng.integers(0, 5, 4).astype(np.int32)
+    for indices, taken in ((None, x[:4]), (rows, x[rows])):
+        y = device.upload(np.full((4, width), np.nan, np.float32))
+        op = ops.layer_norm(
+            kernels,
+            device.upload(x),
+            device.upload(weight),
+            device.upload(bias),
+            y,
+            None if indices is None else device.upload(indices),
+            rows=4,
+            width=width,
+            eps=1e-5,
+        )
+        run_once(device, [op])
+        check(device.read(y), reference.layer_norm(taken, weight, bias, 1e-5), "float")
+
+
+def test_add_positions_leaves_rows_from_the_count_on(
+    device: Device, kernels: Kernels, rng: np.random.Generator
+) -> None:
+    table, x = rng.standard_normal((9, 130), np.float32), rng.standard_normal((4, 130), np.float32)
+    places = rng.integers(0, 9, 4).astype(np.int32)
+    y, count = device.upload(x), device.upload(np.array([3], np.uint32))
+    op = ops.add_positions(kernels, device.upload(table), device.upload(places), count, y, rows=4)
+    run_once(device, [op])
+    x[:3] += table[places[:3]]
+    np.testing.assert_array_equal(device.read(y), x)

@@ -52,6 +52,15 @@ def test_rms_norm(rng: np.random.Generator, width: int) -> None:
     check(ops.rms_norm(x, weight, 1e-5), wide / root * weight, "float")
 
 
+def test_layer_norm(rng: np.random.Generator) -> None:
+    x, weight, bias = normal(rng, 4, 33) * 3 + 2, normal(rng, 33), normal(rng, 33)
+    rows = [
+        (row - row.mean()) / math.sqrt(row.var() + 1e-5) * weight + bias
+        for row in x.astype(np.float64)
+    ]
+    check(ops.layer_norm(x, weight, bias, 1e-5), np.stack(rows), "float")
+
+
 def test_rms_norm_of_zeros_is_zero() -> None:
     assert not ops.rms_norm(np.zeros((1, 8), np.float32), np.ones(8, np.float32), 1e-6).any()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +10,22 @@ import pytest
 
 from arch_models import CASES, architecture_model
 from batches import GREEDY, Row, make_batch
+from emberd.errors import ModelLoadError
 from emberd.protocol import Runner, WorkerOptions
+from emberd.reference import runner as reference_runner
 from emberd.reference.runner import CpuRunner
+from emberd.runtime import runner as runner_module
+from emberd.runtime.device import Device
+from emberd.runtime.kernel import Kernels
 from emberd.runtime.runner import GpuRunner
 
 pytestmark = [pytest.mark.device, pytest.mark.slow]
 
-FLOAT = 3e-3
-"""‖out − ref‖ / ‖ref‖ of logits with float weights; the KV cache of the GPU is f16."""
-INT8 = 4e-2
-"""With int8 activations into every product."""
+FLOAT = 5e-4
+"""‖out − ref‖ / ‖ref‖ of logits with float weights, NumPy keeping keys and values as f16 too: mostly about 3e-5."""
+INT8, INT8_EXPERTS = 4e-2, 0.15
+"""With int8 activations into every product: 1e-2 to 3e-2. Rounding may choose another expert where two are nearly as
+likely, which later tokens then see."""
 
 PREFILL, DECODE = 45, 4
 CONTEXT = 256
@@ -30,9 +37,28 @@ def options(path: Path) -> WorkerOptions:
         "gpu",
         context_length=CONTEXT,
         kv_memory=16 << 20,
-        max_sequences=4,
+        max_sequences=16,
         max_batch_tokens=32,
     )
+
+
+@pytest.fixture(autouse=True)
+def shared_kernels(device: Device, kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every model runs on the session's device, by the kernels that the others have compiled."""
+    monkeypatch.setattr(runner_module, "open_device", lambda _kind: device)
+    monkeypatch.setattr(runner_module, "Kernels", lambda _device: kernels)
+    monkeypatch.setattr(Device, "close", lambda _device: None)
+
+
+@pytest.fixture(autouse=True)
+def f16_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference keeps what the GPU's cache holds."""
+
+    def kv_write(k: np.ndarray, v: np.ndarray, *rest: np.ndarray) -> None:
+        plain(k.astype(np.float16), v.astype(np.float16), *rest)
+
+    plain = reference_runner.kv_write
+    monkeypatch.setattr(reference_runner, "kv_write", kv_write)
 
 
 def logits_of(runner: Runner, ids: list[int]) -> np.ndarray:
@@ -61,6 +87,14 @@ def test_logits_agree_with_the_reference(
     for runner in (gpu, cpu):
         runner.close()
     error = np.linalg.norm(out - ref, axis=1) / np.linalg.norm(ref, axis=1)
-    assert np.median(error) < (FLOAT if quant == "F32" else INT8), error
-    # int8 may choose another expert where two are nearly as likely: few tokens, and not all of them.
-    assert np.mean(error > 10 * (FLOAT if quant == "F32" else INT8)) < 0.1, error
+    most = FLOAT
+    if quant != "F32":
+        most = INT8_EXPERTS if "expert_count" in CASES[name] else INT8
+    assert np.median(error) < most, error
+    assert np.mean(error > 10 * most) < 0.1, error
+
+
+def test_a_context_beyond_the_learned_positions_is_refused(tmp_path: Path) -> None:
+    path = architecture_model(tmp_path / "m.gguf", "gpt2")
+    with pytest.raises(ModelLoadError, match="has learned positions for 256"):
+        GpuRunner.load(replace(options(path), context_length=512))

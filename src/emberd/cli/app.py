@@ -16,6 +16,7 @@ from .bench import bench
 from .cancel import cancel
 from .chat import run
 from .devices import devices
+from .fit import fit
 from .library import cp, create, pull, rm
 from .models import list_models, ps, show, stop
 from .serve import serve
@@ -91,6 +92,13 @@ app.command(epilog=_examples("emberd cancel req_e7759df91516bd3694326405"))(canc
 app.command(epilog=_examples("emberd create mario -f ./Modelfile"))(create)
 app.command(epilog=_examples("emberd cp smollm2 my-model"))(cp)
 app.command(epilog=_examples("emberd rm my-model"))(rm)
+app.command(
+    epilog=_examples(
+        "emberd fit smollm2",
+        "emberd fit ./my-model.gguf --ctx 32768 --device cpu",
+        "emberd fit smollm2 --memory 8GiB --json",
+    )
+)(fit)
 app.command(
     epilog=_examples("emberd devices", "emberd devices --device gpu", "emberd devices --json")
 )(devices)

@@ -18,6 +18,9 @@ from .settings import with_settings
 if TYPE_CHECKING:
     from ..models.store import StoredModel
 
+NOT_CHECKED = "not checked"
+"""As /api/ps says it."""
+
 ModelArgument = Annotated[str, typer.Argument(help="A model's name, or the path of a GGUF file.")]
 
 
@@ -113,11 +116,18 @@ def ps(config: Config, json: JsonOption = False) -> None:
     ]
     if rows:
         print_table(("NAME", "MEMORY", "DEVICE", "CONTEXT", "UNLOADED"), rows)
+        for model in loaded:
+            if _is_checked(model):
+                print(f"{model['name']}: {model['emberd']['verification']}")
     else:
         print("no model is loaded")
 
 
-@with_settings("models_dir", "places")
+def _is_checked(model: dict[str, Any]) -> bool:
+    return bool(model.get("emberd", {}).get("verification", NOT_CHECKED) != NOT_CHECKED)
+
+
+@with_settings("host", "port", "socket", "models_dir", "places")
 def show(
     config: Config,
     model: ModelArgument,
@@ -130,7 +140,10 @@ def show(
         ),
     ] = False,
 ) -> None:
-    """Show what a model file holds: architecture, sizes, tensor types, metadata."""
+    """Show what a model file holds: architecture, sizes, tensor types, metadata.
+
+    Where a daemon has it loaded, also what checking its kernels found.
+    """
     from ..gguf.loaded import loading_note
     from ..gguf.spec import describe, open_model
     from ..models.modelfile import format_modelfile
@@ -174,6 +187,7 @@ def show(
         "head dim": spec.head_dim,
         "vocabulary": spec.vocab_size,
         "chat template": bool(chat_template),
+        "kernels": _kernels_of(config, model),
     }
     if json:
         facts = {key.replace(" ", "_"): value for key, value in facts.items()}
@@ -184,6 +198,21 @@ def show(
     facts["chat template"] = "yes" if chat_template else "no"
     for key, value in facts.items():
         print(f"{key:<15} {value}")
+
+
+def _kernels_of(config: Config, name: str) -> str:
+    """What the daemon says of a loaded model's kernels."""
+    from ..models.names import name_key
+
+    daemon = Daemon(config)
+    try:
+        loaded = daemon.get("/api/ps")["models"] if daemon.answers() else []
+    finally:
+        daemon.close()
+    for model in loaded:
+        if name_key(model["name"]) == name_key(name) and _is_checked(model):
+            return str(model["emberd"]["verification"])
+    return NOT_CHECKED
 
 
 @with_settings("host", "port", "socket")

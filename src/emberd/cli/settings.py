@@ -48,8 +48,9 @@ def with_settings(*names: str) -> Callable[[Command], Command]:
 
 
 def _parameter(setting: Setting) -> inspect.Parameter:
+    flag = flag_of(setting)
     option = typer.Option(
-        flag_of(setting),
+        f"{flag}/--no-{flag.removeprefix('--')}" if setting.name == "verify" else flag,
         help=f"{setting.help} [{setting.env}; default: {setting.default}]",
         metavar="NAME|PATH" if setting.name == _REPEATED else None if setting.is_switch else "TEXT",
         show_default=False,

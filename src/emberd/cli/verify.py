@@ -37,7 +37,9 @@ def verify(
     from ..gguf.encoder import is_encoder
     from ..gguf.reader import GGUFFile
     from ..runtime.device import open_device
-    from ..verify import check_encoder, check_encoder_kernels, check_kernels, check_model
+    from ..verify.encoder import check_encoder, check_encoder_kernels
+    from ..verify.kernels import check_kernels
+    from ..verify.model import check_model
 
     wanted = "gpu" if config.device == "auto" else config.device
     path = model_path(config, model)
@@ -53,7 +55,10 @@ def verify(
         checks += (check_encoder if encodes else check_model)(path, wanted)
     failed = [check for check in checks if not check.passed]
     if json:
-        rows = [dataclasses.asdict(check) | {"passed": check.passed} for check in checks]
+        rows = [
+            dataclasses.asdict(dataclasses.replace(check, features=())) | {"passed": check.passed}
+            for check in checks
+        ]
         print_json({"model": path.name, "device": name, "passed": not failed, "checks": rows})
     else:
         print(f"{path.name} on {name}")

@@ -141,6 +141,13 @@ class BlockManager:
                 self._let_go(block)
         block_table.clear()
 
+    def num_gained(self, block_tables: list[list[int]], kept: list[int]) -> int:
+        """Blocks that would be free if all these tables were released, those of `kept` not counted."""
+        held = Counter(block for table in block_tables for block in table if block != HOLE)
+        for block in kept:
+            held.pop(block, None)
+        return sum(self._references[block] == count for block, count in held.items())
+
     def _hold(self, block: int) -> None:
         assert block in self.prefixes, f"block {block} is not published and cannot be shared"
         if self._references[block] == 0:

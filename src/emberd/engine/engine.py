@@ -6,7 +6,9 @@ gets the next one before the tokens of the last are known.
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -28,17 +30,26 @@ from emberd.protocol import (
 from .batch import BatchBuilder
 from .blocks import BlockManager
 from .grammar import GrammarError, Grammars
+from .pace import GPU_LEAST, Pace
 from .prefix import BlockKeys
 from .scheduler import Scheduler
 from .sequence import Row, Sequence
 from .status import batch_status
+from .steps import StepLog
 from .tiers import Tiers
 
 
 class Engine:
     """Batches sequences over one runner, which it does not own. Not safe for several threads."""
 
-    def __init__(self, runner: Runner, tiers: Tiers | None = None) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        tiers: Tiers | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        prompt_share: float = 1.0,
+    ) -> None:
+        """`prompt_share`: of the time that prompts get while replies run; 1: as much as they take."""
         pool_tokens = runner.num_blocks * runner.block_size
         self.context_length = min(runner.info().context_length, pool_tokens)
         self._runner = runner
@@ -47,8 +58,18 @@ class Engine:
         self._tiers = tiers
         if tiers is not None:
             tiers.attach(self._blocks)
+        self._steps = StepLog()
+        self._pace = None
+        if prompt_share < 1:
+            least = 2 if runner.info().device_kind == "cpu" else GPU_LEAST
+            self._pace = Pace(prompt_share, runner.max_batch_tokens, least)
         self._scheduler = Scheduler(
-            self._blocks, runner.max_sequences, runner.max_batch_tokens, tiers
+            self._blocks,
+            runner.max_sequences,
+            runner.max_batch_tokens,
+            tiers,
+            clock,
+            self._pace,
         )
         self._batches = BatchBuilder(
             runner.max_sequences, self._blocks.blocks_for(self.context_length), runner.block_size
@@ -115,8 +136,7 @@ class Engine:
             if not rows:
                 break
             batch = self._batches.build(rows)
-            if self._tiers is not None:
-                self._tiers.clock.submit()
+            self._steps.submit(self._scheduler.mix)
             self._runner.submit(batch)
             if batch.masked is not None:
                 self._sample_masked(rows)
@@ -178,9 +198,11 @@ class Engine:
     def _collect(self) -> None:
         if self._in_flight:
             rows, output = self._in_flight.popleft(), self._runner.collect()
+            step = self._steps.collect()
+            if self._pace is not None:
+                self._pace.note(step)
             if self._tiers is not None:
-                chunks = [row.count for row in rows]
-                self._tiers.rates.note_step(chunks, self._tiers.clock.collect())
+                self._tiers.rates.note_step([row.count for row in rows], step.seconds)
             self._commit(rows, output)
 
     def _commit(self, rows: list[Row], output: StepOutput) -> None:

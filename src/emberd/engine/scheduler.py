@@ -5,12 +5,17 @@ It hands out blocks and places and returns rows; it never touches the runner and
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import islice
+import time
+from bisect import bisect_right, insort
+from collections.abc import Callable
+from itertools import count, islice
 
 from .blocks import BlockManager
+from .pace import Pace
 from .prefix import Key
+from .priority import AGING_CHECKS, AGING_SECONDS, Rank, Standing
 from .sequence import Row, Sequence
+from .steps import Mix
 from .tiers import Tiers
 
 RESERVE_BLOCKS = 2
@@ -18,11 +23,12 @@ RESERVE_BLOCKS = 2
 
 
 class Scheduler:
-    """Queues of waiting and running sequences, both in order of arrival.
+    """Waiting and running sequences, both by rank: class, then arrival (see priority.py).
 
-    Admission is first come, first served, but a sequence lets others pass while a running one computes
-    a prefix that it can use. Who is preempted is the last one admitted, and returns to the front. The first
-    one admitted is preempted by nobody and may take any block of the others, so it always gets on.
+    Admission is by rank, but a sequence lets others pass while a running one computes a prefix that it can use.
+    Who is preempted is the last by rank: where a running one needs a block, and where one of a better class
+    waits. So the first of all by rank is preempted by nobody and may take any block of the others: it
+    always gets on. Who gets nothing ages, so each becomes the first.
     """
 
     def __init__(
@@ -31,17 +37,25 @@ class Scheduler:
         max_sequences: int,
         max_batch_tokens: int,
         tiers: Tiers | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        pace: Pace | None = None,
     ) -> None:
+        self._pace = pace
+        self.mix = Mix(0, 0)  # of the step that was scheduled last
         self.blocks, self._tiers = blocks, tiers
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
+        self._clock = clock
+        self._arrivals = count()
+        self._now = self._next_aging = 0.0
         self._max_batch_tokens = max_batch_tokens
         # Each running sequence must find room for its decode token in every step.
         num_places = min(max_sequences, max_batch_tokens)
         self._free_indices = list(range(num_places - 1, -1, -1))
 
     def add(self, sequence: Sequence) -> None:
-        self.waiting.append(sequence)
+        sequence.standing = Standing(sequence.priority, next(self._arrivals), self._clock())
+        insort(self.waiting, sequence, key=_rank)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence that ended. Its blocks and place are free at once: steps in flight run
@@ -60,11 +74,66 @@ class Scheduler:
         for sequence in self.running:
             self._publish(sequence)
             self._free_behind(sequence)
+        self._age()
+        self._displace()
         rows = self._decode_rows()
         self._admit()
-        rows += self._prefill_rows(self._max_batch_tokens - len(rows))
+        num_decode = sum(row.count for row in rows)
+        prompts = self._prefill_rows(self._prompt_budget(rows, self._max_batch_tokens - num_decode))
+        self.mix = Mix(len(rows), sum(row.count for row in prompts))
+        rows += prompts
         rows.sort(key=lambda row: row.count > 1)
         return rows
+
+    def _prompt_budget(self, rows: list[Row], most: int) -> int:
+        """Prompt tokens beside `rows` of replies. Replies of a worse class than a prompt's are not spared."""
+        if self._pace is None or not rows:
+            return most
+        best = min(_rank(row.sequence)[0] for row in rows)
+        prefilling = [one for one in self.running if one.is_prefilling]
+        better = sum(one.num_uncomputed_tokens for one in prefilling if _rank(one)[0] < best)
+        num_prompts = sum(_rank(one)[0] == best for one in (*prefilling, *self.waiting))
+        num_replies = sum(_rank(row.sequence)[0] == best for row in rows)
+        return min(most, max(better, self._pace.budget(len(rows), num_prompts / num_replies)))
+
+    def _age(self) -> None:
+        """Let those who get nothing stand better in time."""
+        self._now = now = self._clock()
+        if now >= self._next_aging:
+            self._next_aging = now + AGING_SECONDS / AGING_CHECKS
+            if any([one.standing.age(now) for one in (*self.waiting, *self.running)]):
+                self.waiting.sort(key=_rank)
+                self.running.sort(key=_rank)
+
+    def _displace(self) -> None:
+        """Preempt sequences of worse classes than the first that waits, where that makes room for it."""
+        if not self.waiting or not self.running:
+            return
+        first = self.waiting[0]
+        num_others = bisect_right(self.running, _rank(first)[0], key=lambda one: _rank(one)[0])
+        others, worse = self.running[:num_others], self.running[num_others:]
+        if not worse or first.num_pending_tokens:
+            return
+        prefix = self._find_prefix(first)
+        if self._computer_of(first, len(prefix)) is not None:
+            return
+        if self._find_below(first, len(prefix)) is None:
+            return
+        missing = self._needed(first, prefix, others) - self.blocks.num_free
+        tables = [one.block_table for one in worse]
+        if missing > sum(map(len, tables)) or missing > self.blocks.num_gained(tables, prefix):
+            return
+        while len(self.running) > num_others and not (self._free_indices and self._fits(first)):
+            self._preempt()
+
+    def _preempt(self) -> Sequence:
+        """Put the last by rank back to those that wait."""
+        victim = self.running.pop()
+        self._release(victim)
+        victim.num_preemptions += 1
+        victim.standing.starve(self._now)
+        insort(self.waiting, victim, key=_rank)
+        return victim
 
     def _decode_rows(self) -> list[Row]:
         rows = []
@@ -74,18 +143,15 @@ class Scheduler:
             if self._make_room(sequence):
                 self.blocks.grow(sequence.block_table, sequence.num_tokens)
                 rows.append(sequence.take(1))
+                sequence.standing.serve(self._now)
         return rows
 
     def _make_room(self, sequence: Sequence) -> bool:
-        """Preempt the newest sequences until `sequence` can grow; False if it had to go itself."""
+        """Preempt the last by rank until `sequence` can grow; False if it had to go itself."""
         while self.blocks.num_missing(sequence.block_table, sequence.num_tokens) > (
             self.blocks.num_free
         ):
-            victim = self.running.pop()
-            self._release(victim)
-            victim.num_preemptions += 1
-            self.waiting.appendleft(victim)
-            if victim is sequence:
+            if self._preempt() is sequence:
                 return False
         return True
 
@@ -94,16 +160,14 @@ class Scheduler:
             if sequence.num_pending_tokens:
                 return  # preempted with a step in flight; its history is known once that is collected
             prefix = self._find_prefix(sequence)
-            if self._is_being_computed(sequence, len(prefix)):
+            if (computer := self._computer_of(sequence, len(prefix))) is not None:
+                if computer.standing.follow(sequence.standing):
+                    self.running.sort(key=_rank)
                 continue
             below = self._find_below(sequence, len(prefix))
             if below is None:
                 continue
-            needed = self.blocks.blocks_for(sequence.num_tokens) - len(prefix)
-            needed += sum(map(self.blocks.prefixes.is_idle, prefix))
-            if self.running:
-                needed += sum(map(self._reserve, [*self.running, sequence]))
-            if needed > self.blocks.num_free:
+            if self._needed(sequence, prefix, self.running) > self.blocks.num_free:
                 return
             self.waiting.remove(sequence)
             self.blocks.adopt(sequence.block_table, prefix)
@@ -113,8 +177,20 @@ class Scheduler:
                 self._tiers.promote(sequence, below, sequence.block_table[len(prefix) : num_reused])
             sequence.start(self._free_indices.pop(), num_reused, self.blocks.block_size)
             sequence.num_published_blocks = len(prefix)
-            self.running.append(sequence)
+            insort(self.running, sequence, key=_rank)
             self._publish(sequence)
+
+    def _fits(self, sequence: Sequence) -> bool:
+        prefix = self._find_prefix(sequence)
+        return self._needed(sequence, prefix, self.running) <= self.blocks.num_free
+
+    def _needed(self, sequence: Sequence, prefix: list[int], others: list[Sequence]) -> int:
+        """Blocks that must be free to admit a sequence that begins with `prefix`, while `others` run."""
+        needed = self.blocks.blocks_for(sequence.num_tokens) - len(prefix)
+        needed += sum(map(self.blocks.prefixes.is_idle, prefix))
+        if others:
+            needed += sum(map(self._reserve, [*others, sequence]))
+        return needed
 
     def _publish(self, sequence: Sequence) -> None:
         """Let others find the full blocks that submitted steps write: whatever reads them is submitted later."""
@@ -153,19 +229,21 @@ class Scheduler:
         num_full = (len(sequence.token_ids) - 1) // self.blocks.block_size
         return self._tiers.ready(sequence, sequence.keys.first(num_full)[place:])
 
-    def _is_being_computed(self, sequence: Sequence, place: int) -> bool:
-        """Whether a running sequence is about to publish the block that a waiting one needs at `place`."""
+    def _computer_of(self, sequence: Sequence, place: int) -> Sequence | None:
+        """The running sequence that is about to publish the block that a waiting one needs at `place`."""
         size = self.blocks.block_size
         if sequence.keys is None or place >= (len(sequence.token_ids) - 1) // size:
-            return False
+            return None
         key = sequence.keys.first(place + 1)[place]
-        return any(
-            other.is_prefilling
-            and other.keys is not None
-            and other.num_published_blocks <= place < len(other.token_ids) // size
-            and other.keys.first(place + 1)[place] == key
-            for other in self.running
-        )
+        for other in self.running:
+            if (
+                other.is_prefilling
+                and other.keys is not None
+                and other.num_published_blocks <= place < len(other.token_ids) // size
+                and other.keys.first(place + 1)[place] == key
+            ):
+                return other
+        return None
 
     def _reserve(self, sequence: Sequence) -> int:
         """Blocks that a sequence is soon to ask for. The KV of its last token is never written."""
@@ -174,7 +252,14 @@ class Scheduler:
 
     def _prefill_rows(self, budget: int) -> list[Row]:
         prefilling = [sequence for sequence in self.running if sequence.is_prefilling]
-        shares = split_budget(budget, [s.num_uncomputed_tokens for s in prefilling])
+        shares = split_budget(
+            budget, [s.num_uncomputed_tokens for s in prefilling], [_rank(s)[0] for s in prefilling]
+        )
+        for sequence, share in zip(prefilling, shares, strict=True):
+            if share:
+                sequence.standing.serve(self._now)
+            else:
+                sequence.standing.starve(self._now)
         return [s.take(share) for s, share in zip(prefilling, shares, strict=True) if share]
 
     def _release(self, sequence: Sequence) -> None:
@@ -185,19 +270,25 @@ class Scheduler:
         self.blocks.release(sequence.block_table)
 
 
-def split_budget(budget: int, remaining: list[int]) -> list[int]:
-    """Tokens each prefilling sequence gets of a step's `budget`; `remaining` is oldest first.
+def _rank(sequence: Sequence) -> Rank:
+    return sequence.standing.rank
 
-    The oldest has half for certain, so a stream of short prompts cannot starve it. The rest goes to
-    the others, shortest remainder first, so a short prompt need not wait for a long one; and what
-    they leave goes back to the oldest. Every sequence gets its turn, as each becomes the oldest.
+
+def split_budget(budget: int, remaining: list[int], classes: list[int]) -> list[int]:
+    """Tokens each prefilling sequence gets of a step's `budget`; sequences come by rank.
+
+    The first has half for certain, so a stream of short prompts cannot starve it. The rest goes to
+    the others, better classes before worse ones and in a class the shortest remainder first, so a short prompt
+    need not wait for a long one; and what they leave goes back to the first. Every sequence gets its turn,
+    as each becomes the first.
     """
     if not remaining:
         return []
     shares = [0] * len(remaining)
     shares[0] = min(remaining[0], (budget + 1) // 2)
     left = budget - shares[0]
-    for place in sorted(range(1, len(remaining)), key=remaining.__getitem__):
+    order = sorted(range(1, len(remaining)), key=lambda place: (classes[place], remaining[place]))
+    for place in order:
         shares[place] = min(remaining[place], left)
         left -= shares[place]
     shares[0] += min(remaining[0] - shares[0], left)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from emberd.protocol import (
+    NORMAL,
     EmbedRequest,
     FinishReason,
     FloatArray,
@@ -18,6 +19,7 @@ from emberd.protocol import (
 from .grammar import Matcher
 from .pooling import Pool
 from .prefix import BlockKeys
+from .priority import Standing
 from .scores import PromptScores
 
 _NO_SAMPLING = SamplingParams(max_tokens=1)
@@ -50,19 +52,22 @@ class Sequence:
         "num_told_blocks",
         "params",
         "pool",
+        "priority",
         "request_id",
         "samples",
         "scores",
+        "standing",
         "token_ids",
     )
 
     def __init__(self, request: GenerateRequest | EmbedRequest, context_length: int) -> None:
         self.request_id = request.request_id
         self.params, self.pool, self.scores = _NO_SAMPLING, None, None
+        self.priority = NORMAL
         if isinstance(request, EmbedRequest):
             self.pool = Pool(request.pooling)
         else:
-            self.params = request.params
+            self.params, self.priority = request.params, request.priority
             if request.prompt_logprobs is not None:
                 self.scores = PromptScores(request.prompt_logprobs)
         self.token_ids = list(request.token_ids)
@@ -79,6 +84,7 @@ class Sequence:
         self.num_computed_tokens = 0  # tokens whose KV the submitted steps have written
         self.num_pending_tokens = 0
         self.num_preemptions = 0
+        self.standing = Standing(self.priority, 0, 0.0)  # the scheduler knows a better one
         self.keys: BlockKeys | None = None  # None: takes no part in the prefix cache
         self.num_cached_tokens: int | None = None  # reused when it first ran
         self.num_reused_tokens = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from emberd.inspection import BatchStatus, BlockCounts, SequenceStatus
 
-from .blocks import BlockManager
+from .blocks import HOLE, BlockManager
 from .scheduler import Scheduler
 from .sequence import Sequence
 
@@ -26,8 +26,9 @@ def _of(sequence: Sequence, position: int | None) -> SequenceStatus:
         num_computed_tokens=sequence.num_computed_tokens,
         num_cached_tokens=sequence.num_cached_tokens or 0,
         num_completion_tokens=len(sequence.token_ids) - sequence.num_prompt_tokens,
-        num_blocks=len(sequence.block_table),
+        num_blocks=sum(block != HOLE for block in sequence.block_table),
         num_preemptions=sequence.num_preemptions,
+        priority=sequence.priority,
     )
 
 

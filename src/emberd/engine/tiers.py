@@ -19,7 +19,7 @@ from .blocks import BlockManager
 from .disk_tier import DiskTier
 from .prefix import Key, Published
 from .ram_tier import RamTier
-from .rates import Rates, StepClock
+from .rates import Rates
 
 _STEP_BYTES = 32 << 20
 """Bytes that may leave the pool in a step, and be given to the disk in one."""
@@ -49,7 +49,7 @@ class Tiers:
     def __init__(
         self, runner: Runner, rates: Rates, ram_bytes: int = 0, disk: DiskTier | None = None
     ) -> None:
-        self.rates, self.clock = rates, StepClock()
+        self.rates = rates
         self.disk, self.ram = disk, RamTier(ram_bytes)
         self._runner = runner
         self._per_step = max(1, _STEP_BYTES // runner.block_bytes)

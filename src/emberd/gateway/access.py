@@ -12,6 +12,8 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from ..keys import ApiKey, granted, matching
+from ..protocol import PRIORITIES
+from .priority import HEADER
 from .requests import Caller
 
 OPEN = ("GET /", "GET /health")
@@ -44,6 +46,7 @@ ROUTES: dict[str, tuple[str, ...]] = {
         "GET /v1/models/*",
         "GET /api/tags",
         "GET /api/ps",
+        "GET /api/fit",
         "GET /api/version",
         "POST /api/show",
         "GET /props",
@@ -115,7 +118,15 @@ def caller_of(keys: Sequence[ApiKey], headers: Headers, request_id: str, path: s
     """Who sends a request that was not denied."""
     places = matching(keys, _presented(headers)) if keys else []
     manages = not keys or any("manage" in keys[place].scopes for place in places)
-    return Caller(request_id, path, places[0] + 1 if places else None, manages)
+    key = keys[places[0]] if places else None
+    return Caller(
+        request_id,
+        path,
+        places[0] + 1 if places else None,
+        manages,
+        headers.get(HEADER),
+        PRIORITIES.index(key.priority) if key and key.priority else None,
+    )
 
 
 def _presented(headers: Headers) -> Iterator[str]:

@@ -186,12 +186,17 @@ class Conversation:
         return functions
 
 
-def strict_is_followed(template: str) -> bool:
-    """Whether arguments of strict tools fit also where the model need not call them."""
+def unheld_strict(tools: Sequence[Any] | None, template: str) -> list[str]:
+    """`tools.strict` where a tool has it and nothing would hold it: in a notation whose calls begin like any text.
+    For tools that may be called and need not be, in OpenAI's form."""
+    functions = [tool.get("function") for tool in tools or () if isinstance(tool, Mapping)]
+    if not any(isinstance(one, Mapping) and one.get("strict") is True for one in functions):
+        return []
     support, thinking = tool_support(template), thinking_of(template)
     in_channels = ReplyFormat(thinking.tags if thinking else None).in_channels
     syntax = support.syntax if support else HERMES
-    return in_channels or bool(notation_of(syntax.name, template, in_channels=False).opening)
+    held = in_channels or bool(notation_of(syntax.name, template, in_channels=False).opening)
+    return [] if held else ["tools.strict"]
 
 
 def plain_form(constraint: Constraint | None, tokenizer: Tokenizer) -> ReplyFormat:

@@ -223,6 +223,15 @@ EXAMPLES: dict[str, Example] = {
     "GET /api/ps": Example(
         "What is loaded, how large it is, and until when (Ollama)", {"models": [_OLLAMA_MODEL]}
     ),
+    "GET /api/fit": Example(
+        "Whether a model would fit, and what it takes, without loading it: ?model=NAME&num_ctx=TOKENS",
+        {
+            "model": f"{MODEL}:latest",
+            "verdict": "fits",
+            "context": {"trained": 131072, "wanted": 8192, "served": 8192},
+            "memory": {"weights": {"bytes": 807000000, "source": "estimated"}},
+        },
+    ),
     "GET /api/version": Example(
         "Whose API this is (Ollama)", {"version": "0.12.6", "emberd": "0.1.0"}
     ),

@@ -169,6 +169,11 @@ class Generation:
         end = self._ended_ns or time.perf_counter_ns()
         return max(1, end - (self._first_token_ns or end))
 
+    @property
+    def priority(self) -> int:
+        """The class of its sequences, of PRIORITIES."""
+        return self._sequences[0].prompt.priority
+
     def prompt_ids(self, index: int) -> tuple[int, ...]:
         return self._sequences[index].prompt.token_ids
 
@@ -208,6 +213,7 @@ class Generation:
             params,
             prompt.prompt_logprobs if number == 0 else None,
             prompt.cache_salt,
+            priority=prompt.priority,
         )
         async with contextlib.aclosing(self.model.worker.generate(request)) as updates:
             async for update in updates:

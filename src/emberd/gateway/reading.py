@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..models.loaded import LoadedModel
-from ..protocol import SamplingParams, TokenLogprobs
+from ..protocol import NORMAL, SamplingParams, TokenLogprobs
 from ..text.parts import Part, TextDelta, ToolCallStart
 from ..text.reply import PLAIN, ReplyFormat
 from ..text.stops import StopStrings
@@ -28,6 +28,7 @@ class Prompt:
     prompt_logprobs: int | None = None  # likeliest ones told at each place of the prompt
     tell_end: bool = False  # log-probabilities include the token that ends the reply
     cache_salt: str | None = ""  # as in GenerateRequest
+    priority: int = NORMAL  # as in GenerateRequest
     is_copy: bool = False  # of the one before it, for `n`
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import EmberdError, NotFoundError, RequestCancelledError
 from ..inspection import SequenceStatus
+from ..protocol import NORMAL, PRIORITIES
 from .generate import Generation
 
 Json = dict[str, Any]
@@ -28,6 +29,10 @@ class Caller:
     path: str = ""
     key: int | None = None  # which of the daemon's keys, counted from 1; never the key itself
     manages: bool = True  # may see and end the requests of others
+    priority: str | None = None  # what the header says, not read yet
+    key_priority: int | None = (
+        None  # of PRIORITIES: what its key gets, and at best; None: says nothing
+    )
 
 
 @dataclass(eq=False, slots=True)
@@ -36,6 +41,7 @@ class ActiveRequest:
 
     caller: Caller
     model: str  # as asked for, until it is known
+    priority: int = NORMAL  # of PRIORITIES
     started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     generation: Generation | None = None  # None: its model loads, its prompt is read, or it embeds
     _work: asyncio.Task[Any] | None = None
@@ -78,6 +84,7 @@ class ActiveRequest:
             "path": self.caller.path,
             "model": self.model,
             "state": self._state(statuses),
+            "priority": PRIORITIES[self.priority],
             "position": min(places) if len(places) == len(statuses) and places else None,
             "key": self.caller.key,
             "started_at": self.started.isoformat(),
@@ -111,8 +118,8 @@ class Requests:
     def __iter__(self) -> Iterator[ActiveRequest]:
         return iter(list(self._active.values()))
 
-    def begin(self, caller: Caller, model: str) -> ActiveRequest:
-        request = ActiveRequest(caller, model)
+    def begin(self, caller: Caller, model: str, priority: int) -> ActiveRequest:
+        request = ActiveRequest(caller, model, priority)
         self._active[caller.request_id] = request
         return request
 

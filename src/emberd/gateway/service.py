@@ -20,6 +20,7 @@ from ..errors import BadRequestError, ContextOverflowError, OverloadedError, Que
 from ..models.loaded import LoadedModel, ModelText
 from ..models.manager import ModelManager
 from ..models.pull import Pulls
+from ..protocol import NORMAL, PRIORITIES
 from ..text.reply import PLAIN, ReplyFormat
 from .embeddings import Embedded, embed_all
 from .generate import Generation
@@ -29,6 +30,9 @@ from .requests import ActiveRequest, Caller, Requests
 from .sampling import Sampling, sampling_params
 
 logger = logging.getLogger(__name__)
+
+_KEPT = (0.0, 0.0, 0.25)
+"""Share of the queue's places that a class of PRIORITIES leaves to better ones."""
 
 LEAVING = "the daemon is shutting down; try again when it is back"
 
@@ -55,6 +59,7 @@ class Wish:
     prompt_logprobs: int | None = None  # likeliest ones told at each place of the prompt; None: off
     tell_end: bool = False  # log-probabilities include the token that ends the reply
     cache_salt: str | None = ""  # as in GenerateRequest
+    priority: int = NORMAL  # of PRIORITIES
 
 
 class Service:
@@ -95,7 +100,7 @@ class Service:
         Raises ModelNotFoundError, BadRequestError, ContextOverflowError, OverloadedError, and what
         loading raises.
         """
-        with self._starting(caller, name) as request:
+        with self._starting(caller, name, wish.priority) as request:
             started_ns = time.perf_counter_ns()
             model = await self.manager.acquire(name, keep_alive, "completion")
             request.model = model.name
@@ -104,7 +109,7 @@ class Service:
                 ids = await asyncio.to_thread(read_prompts, model)
                 self._check_number(ids)
                 prompts = _prompts(model, ids, wish)
-                self._check_room(len(prompts) - 1)  # one place is its own already
+                self._check_room(len(prompts) - 1, wish.priority)  # one place is its own already
                 generation = Generation(
                     caller.request_id,
                     model,
@@ -182,11 +187,13 @@ class Service:
         return Embedded(vectors, num_prompt_tokens, load_ns)
 
     @contextlib.contextmanager
-    def _starting(self, caller: Caller, name: str) -> Iterator[ActiveRequest]:
-        self._check_room(1)
+    def _starting(
+        self, caller: Caller, name: str, priority: int = NORMAL
+    ) -> Iterator[ActiveRequest]:
+        self._check_room(1, priority)
         self._num_starting += 1
         self._idle.clear()
-        request = self.requests.begin(caller, name)
+        request = self.requests.begin(caller, name, priority)
         try:
             with request.endable():
                 yield request
@@ -207,14 +214,16 @@ class Service:
                 param,
             )
 
-    def _check_room(self, num_new: int) -> None:
+    def _check_room(self, num_new: int, priority: int) -> None:
         if self.leaving:
             raise OverloadedError(LEAVING)
         taken, limit = self.num_taken, self.config.queue_limit
-        if taken + num_new > limit:
+        kept = int(limit * _KEPT[priority])
+        if taken + num_new > limit - kept:
+            beside = f" ({kept} are kept from class {PRIORITIES[priority]})" if kept else ""
             raise QueueFullError(
                 "server busy, please try again. maximum pending requests exceeded: "
-                f"{taken} of {limit} (EMBERD_QUEUE_LIMIT) are running or waiting, and {num_new} would join"
+                f"{taken} of {limit} (EMBERD_QUEUE_LIMIT){beside} are running or waiting, and {num_new} would join"
             )
 
     def _ended(self, generation: Generation) -> None:
@@ -282,6 +291,7 @@ def _prompts(model: LoadedModel, ids: PromptIds, wish: Wish) -> Sequence[Prompt]
                     wish.prompt_logprobs,
                     wish.tell_end,
                     wish.cache_salt,
+                    wish.priority,
                     copy > 0,
                 )
             )

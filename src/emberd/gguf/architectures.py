@@ -15,7 +15,10 @@ class Architecture:
     rope_pairing: Literal["adjacent", "halves"]
     activation: Activation = "silu"
     qkv_bias: Presence = "none"
-    o_bias: bool = False
+    o_bias: Presence = "none"
+    ffn_bias: Presence = "none"
+    output_bias: bool = False
+    layer_norms: bool = False  # with biases, instead of RMS norms
     sinks: bool = False
     qk_norm: bool = False
     whole_qk_norm: bool = False  # over all heads together
@@ -30,6 +33,9 @@ class Architecture:
     local_rope_base: float | None = None  # of layers with a window; None: the model's own
     unrotated_period: int = 0  # the last layer of each period does not rotate; 0: all do
     fused: bool = False  # q, k and v are one tensor, and so are gate and up
+    gated: bool = True
+    parallel: bool = False  # attention and feed-forward side by side
+    learned_positions: bool = False  # instead of rotation
     multipliers: bool = False  # of embedding, residual, attention, logits, in the metadata
     soft_caps: bool = False
     wide_layers: int = 0  # with so many layers, attention is scaled by hidden size / heads
@@ -83,12 +89,52 @@ ARCHITECTURES = {
         "halves",
         activation="clamped_silu",
         qkv_bias="required",
-        o_bias=True,
+        o_bias="required",
         sinks=True,
         ffn_norm="post_attention_norm",
         sliding_window=True,
         window_period=2,
         experts="required",
         expert_biases=True,
+    ),
+    "gpt2": Architecture(
+        "halves",
+        layer_norms=True,
+        activation="gelu",
+        gated=False,
+        fused=True,
+        qkv_bias="required",
+        o_bias="required",
+        ffn_bias="required",
+        learned_positions=True,
+    ),
+    "starcoder2": Architecture(
+        "halves",
+        layer_norms=True,
+        activation="gelu",
+        gated=False,
+        qkv_bias="optional",
+        o_bias="optional",
+        ffn_bias="optional",
+    ),
+    "phi2": Architecture(
+        "halves",
+        layer_norms=True,
+        activation="gelu",
+        gated=False,
+        parallel=True,
+        fused=True,
+        qkv_bias="required",
+        o_bias="required",
+        ffn_bias="required",
+        output_bias=True,
+    ),
+    "falcon": Architecture(
+        "halves",
+        layer_norms=True,
+        activation="gelu",
+        gated=False,
+        parallel=True,
+        fused=True,
     ),
 }

@@ -90,6 +90,9 @@ class Tensors:
         self._file = file
         self._taken: set[str] = set()
 
+    def present(self, name: str) -> bool:
+        return name in self._file.tensors
+
     def optional(self, name: str, *shape: int) -> TensorInfo | None:
         info = self._file.tensors.get(name)
         if info is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import prod
 
 import numpy as np
@@ -13,23 +13,24 @@ from .dequant import DECODED_TYPES, dequantize, row_nbytes
 from .reader import TensorInfo
 
 
-def loaded_type(type: GGMLQuantizationType) -> GGMLQuantizationType:
-    """The type that kernels see: `type` itself, or Q8_0."""
-    return GGMLQuantizationType.Q8_0 if type in DECODED_TYPES else type
+def loaded_type(type: GGMLQuantizationType, left_out: Collection[str] = ()) -> GGMLQuantizationType:
+    """The type that kernels see: `type` itself, or Q8_0. `left_out` names types that no kernel reads here."""
+    decoded = type in DECODED_TYPES or type.name in left_out
+    return GGMLQuantizationType.Q8_0 if decoded else type
 
 
-def loaded_rows(raw: Bytes, type: GGMLQuantizationType) -> Bytes:
-    """(rows, bytes a row) of `type` -> the same rows in `loaded_type(type)`."""
-    if type not in DECODED_TYPES:
+def loaded_rows(raw: Bytes, type: GGMLQuantizationType, left_out: Collection[str] = ()) -> Bytes:
+    """(rows, bytes a row) of `type` -> the same rows in `loaded_type(type, left_out)`."""
+    if loaded_type(type, left_out) == type:
         return raw
     # A scale that is no number leaves no number behind.
     with np.errstate(invalid="ignore", over="ignore"):
         return quants.quantize(dequantize(raw, type), GGMLQuantizationType.Q8_0)
 
 
-def loaded_floats(raw: Bytes, type: GGMLQuantizationType) -> Floats:
+def loaded_floats(raw: Bytes, type: GGMLQuantizationType, left_out: Collection[str] = ()) -> Floats:
     """The weights of these rows as kernels see them, (rows, cols) float32."""
-    return dequantize(loaded_rows(raw, type), loaded_type(type))
+    return dequantize(loaded_rows(raw, type, left_out), loaded_type(type, left_out))
 
 
 def loaded_nbytes(info: TensorInfo) -> int:

@@ -12,7 +12,7 @@ from .reader import GGUFFile, TensorInfo
 from .rope import Yarn
 
 Activation = Literal["silu", "gelu", "clamped_silu"]
-"""Of a feed-forward's gate. gelu: its tanh approximation; clamped_silu: gpt-oss's, which clamps gate and up."""
+"""Of a feed-forward. gelu: its tanh approximation; clamped_silu: gpt-oss's, which clamps gate and up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ModelSpec:
     norm_eps: float
     rope_dim: int  # leading dims of a head that are rotated
     rope_pairing: Literal["adjacent", "halves"]  # (0,1),(2,3).. or (0,d/2),(1,d/2+1)..
-    activation: Activation
+    activation: Activation  # of the gate, or of what there is without gates
     embedding_scale: float  # 1: none
     attention_scale: float  # usually head_dim ** -0.5
     layers: tuple[LayerSpec, ...]
@@ -64,6 +64,8 @@ class ModelSpec:
     logit_scale: float = 1.0
     whole_qk_norm: bool = False  # q and k are normed over all heads together
     experts: ExpertSpec | None = None
+    gated: bool = True  # feed-forwards are activation(gate) · up; else activation(up)
+    parallel: bool = False  # attention and feed-forward read the same state; both are added to it
 
     @property
     def window(self) -> int:
@@ -84,6 +86,7 @@ class SharedExpertTensors:
 class LayerTensors:
     """Tensors of one layer; optional ones are None where the architecture has none. Matrices are (rows, cols).
 
+    A norm that has a bias is a LayerNorm, else it is an RMS norm.
     Where there is a router, gate, up and down hold the experts' matrices one below the other.
     """
 
@@ -93,7 +96,7 @@ class LayerTensors:
     v: TensorInfo
     o: TensorInfo  # (hidden, num_heads * head_dim)
     ffn_norm: TensorInfo | None
-    gate: TensorInfo  # (ffn, hidden)
+    gate: TensorInfo | None  # (ffn, hidden)
     up: TensorInfo
     down: TensorInfo  # (hidden, ffn)
     q_bias: TensorInfo | None = None
@@ -104,6 +107,8 @@ class LayerTensors:
     post_attention_norm: TensorInfo | None = None  # before the residual add
     post_ffn_norm: TensorInfo | None = None
     router: TensorInfo | None = None  # (experts, hidden)
+    attention_norm_bias: TensorInfo | None = None
+    ffn_norm_bias: TensorInfo | None = None
     o_bias: TensorInfo | None = None
     sinks: TensorInfo | None = (
         None  # (num_heads,): a score that takes part in the softmax and has no value
@@ -121,6 +126,9 @@ class ModelTensors:
     output_norm: TensorInfo
     output: TensorInfo  # the token embedding itself where the file ties them
     layers: tuple[LayerTensors, ...]
+    output_norm_bias: TensorInfo | None = None
+    output_bias: TensorInfo | None = None  # (vocab,)
+    positions: TensorInfo | None = None  # (context, hidden): added to the embedding
     rope_factors: TensorInfo | None = None  # (rope_dim / 2,) divides the frequencies
     long_rope_factors: TensorInfo | None = (
         None  # instead, in contexts above `rope_original_context`

@@ -78,6 +78,7 @@ def load_spec(file: GGUFFile) -> ModelSpec:
     per_head = hidden_size // num_heads if num_layers == architecture.wide_layers else head_dim
     # A residual multiplier r is taken out of the sums: norms do not see a common factor of their input, so
     # adding f(norm(x)) to x / r is the same, with the embedding and the norms' epsilon scaled to fit.
+    epsilon = "layer_norm_epsilon" if architecture.layer_norms else "layer_norm_rms_epsilon"
     residual = _multiplier(keys, architecture, "residual_scale", 1.0)
     embedding = math.sqrt(hidden_size) if architecture.scaled_embedding else 1.0
     return ModelSpec(
@@ -91,7 +92,7 @@ def load_spec(file: GGUFFile) -> ModelSpec:
         head_dim=head_dim,
         vocab_size=_vocab_size(file),
         context_length=context_length,
-        norm_eps=keys.number("attention.layer_norm_rms_epsilon", most=1.0) / residual**2,
+        norm_eps=keys.number(f"attention.{epsilon}", most=1.0) / residual**2,
         rope_dim=rope_dim,
         rope_pairing=architecture.rope_pairing,
         activation=architecture.activation,
@@ -106,6 +107,8 @@ def load_spec(file: GGUFFile) -> ModelSpec:
         logit_scale=1.0 / _multiplier(keys, architecture, "logit_scale", 1.0),
         whole_qk_norm=architecture.whole_qk_norm,
         experts=experts,
+        gated=architecture.gated,
+        parallel=architecture.parallel,
     )
 
 
@@ -264,7 +267,8 @@ def _layers(keys: Keys, num_layers: int, architecture: Architecture) -> tuple[La
         return tuple(
             still if layer % period == period - 1 else everywhere for layer in range(num_layers)
         )
-    if architecture.multipliers and keys.scalar("rope.scaling.finetuned") is False:
+    unrotated = architecture.multipliers and keys.scalar("rope.scaling.finetuned") is False
+    if unrotated or architecture.learned_positions:
         return (LayerSpec(0.0, 1.0, 0),) * num_layers
     if not architecture.sliding_window:
         if architecture.pre_norms is False:

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from ..errors import ModelFileError
-from .architectures import ARCHITECTURES
+from .architectures import ARCHITECTURES, Architecture, Presence
 from .checked import Tensors
 from .dequant import dequantize
 from .model import LayerTensors, ModelSpec, ModelTensors, SharedExpertTensors
@@ -20,10 +20,10 @@ def load_tensors(file: GGUFFile, spec: ModelSpec) -> ModelTensors:
     tensor that the architecture has no use for (results would be wrong without it) are errors.
     """
     architecture = ARCHITECTURES[spec.architecture]
-    take = Tensors(file)
-    embedding = take.required("token_embd.weight", spec.vocab_size, spec.hidden_size)
-    output = take.optional("output.weight", spec.vocab_size, spec.hidden_size)
-    output_norm = take.required("output_norm.weight", spec.hidden_size)
+    take, hidden = Tensors(file), spec.hidden_size
+    embedding = take.required("token_embd.weight", spec.vocab_size, hidden)
+    output = take.optional("output.weight", spec.vocab_size, hidden)
+    output_norm = take.required("output_norm.weight", hidden)
     layers = tuple(_layer_tensors(take, spec, f"blk.{i}.") for i in range(spec.num_layers))
     short = long = None
     if architecture.rope_factors:
@@ -31,8 +31,31 @@ def load_tensors(file: GGUFFile, spec: ModelSpec) -> ModelTensors:
     if architecture.long_rope_factors:
         short = _factors(file, take, spec, "rope_factors_short.weight")
         long = _factors(file, take, spec, "rope_factors_long.weight")
+    found = ModelTensors(
+        embedding,
+        output_norm,
+        output or embedding,
+        layers,
+        output_norm_bias=_wanted(take, architecture.layer_norms, "output_norm.bias", hidden),
+        output_bias=_wanted(take, architecture.output_bias, "output.bias", spec.vocab_size),
+        positions=_wanted(
+            take,
+            architecture.learned_positions,
+            "position_embd.weight",
+            spec.context_length,
+            hidden,
+        ),
+        rope_factors=short,
+        long_rope_factors=long,
+    )
     take.check_all_taken(spec.architecture)
-    return ModelTensors(embedding, output_norm, output or embedding, layers, short, long)
+    return found
+
+
+def _wanted(take: Tensors, wanted: Presence | bool, name: str, *shape: int) -> TensorInfo | None:
+    if wanted == "optional":
+        return take.optional(name, *shape)
+    return take.required(name, *shape) if wanted in (True, "required") else None
 
 
 def _factors(file: GGUFFile, take: Tensors, spec: ModelSpec, name: str) -> TensorInfo | None:
@@ -49,55 +72,67 @@ def _layer_tensors(take: Tensors, spec: ModelSpec, prefix: str) -> LayerTensors:
     hidden = spec.hidden_size
     q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
 
-    def bias(name: str, size: int) -> TensorInfo | None:
-        if architecture.qkv_bias == "none":
-            return None
-        if architecture.qkv_bias == "required":
-            return take.required(prefix + name, size)
-        return take.optional(prefix + name, size)
+    def vector(wanted: Presence | bool, name: str, size: int) -> TensorInfo | None:
+        return _wanted(take, wanted, prefix + name, size)
 
-    def vector(wanted: bool, name: str, size: int) -> TensorInfo | None:
-        return take.required(prefix + name, size) if wanted else None
-
-    if architecture.fused:
-        qkv = take.required(prefix + "attn_qkv.weight", q_size + 2 * kv_size, hidden)
-        q, k, v = _parts(qkv, q_size, kv_size, kv_size)
+    if architecture.fused and not take.present(prefix + "attn_q.weight"):
+        sizes = (q_size, kv_size, kv_size)
+        q, k, v = _parts(take.required(prefix + "attn_qkv.weight", sum(sizes), hidden), *sizes)
+        bias = vector(architecture.qkv_bias, "attn_qkv.bias", sum(sizes))
+        q_bias, k_bias, v_bias = (None, None, None) if bias is None else _parts(bias, *sizes)
     else:
         q = take.required(prefix + "attn_q.weight", q_size, hidden)
         k = take.required(prefix + "attn_k.weight", kv_size, hidden)
         v = take.required(prefix + "attn_v.weight", kv_size, hidden)
+        q_bias = vector(architecture.qkv_bias, "attn_q.bias", q_size)
+        k_bias = vector(architecture.qkv_bias, "attn_k.bias", kv_size)
+        v_bias = vector(architecture.qkv_bias, "attn_v.bias", kv_size)
     q_norm, k_norm = (
         (q_size, kv_size) if architecture.whole_qk_norm else (spec.head_dim, spec.head_dim)
     )
-    router, gate, up, down = _feed_forward(take, spec, prefix, architecture.fused)
+    attention_norm, ffn_norm = _norm_names(take, architecture, prefix)
+    router, gate, up, down = _feed_forward(take, spec, prefix)
     return LayerTensors(
-        attention_norm=vector(architecture.pre_norms, "attn_norm.weight", hidden),
+        attention_norm=vector(architecture.pre_norms, f"{attention_norm}.weight", hidden),
         q=q,
         k=k,
         v=v,
         o=take.required(prefix + "attn_output.weight", hidden, q_size),
-        ffn_norm=vector(architecture.pre_norms, f"{architecture.ffn_norm}.weight", hidden),
+        ffn_norm=vector(architecture.pre_norms and bool(ffn_norm), f"{ffn_norm}.weight", hidden),
         gate=gate,
         up=up,
         down=down,
-        q_bias=bias("attn_q.bias", q_size),
-        k_bias=bias("attn_k.bias", kv_size),
-        v_bias=bias("attn_v.bias", kv_size),
+        q_bias=q_bias,
+        k_bias=k_bias,
+        v_bias=v_bias,
         q_norm=vector(architecture.qk_norm, "attn_q_norm.weight", q_norm),
         k_norm=vector(architecture.qk_norm, "attn_k_norm.weight", k_norm),
         post_attention_norm=vector(architecture.post_norms, "post_attention_norm.weight", hidden),
         post_ffn_norm=vector(architecture.post_norms, "post_ffw_norm.weight", hidden),
         router=router,
+        attention_norm_bias=vector(architecture.layer_norms, f"{attention_norm}.bias", hidden),
+        ffn_norm_bias=vector(
+            architecture.layer_norms and bool(ffn_norm), f"{ffn_norm}.bias", hidden
+        ),
         o_bias=vector(architecture.o_bias, "attn_output.bias", hidden),
         sinks=vector(architecture.sinks, "attn_sinks.weight", spec.num_heads),
-        **_expert_biases(take, spec, prefix),
+        **_feed_forward_biases(take, spec, prefix),
         shared=_shared_expert(take, spec, prefix),
     )
 
 
+def _norm_names(take: Tensors, architecture: Architecture, prefix: str) -> tuple[str, str]:
+    """Of what attention reads and of what the feed-forward reads: "" where that is the same."""
+    if not architecture.parallel:
+        return "attn_norm", architecture.ffn_norm
+    if take.present(prefix + "attn_norm_2.weight"):  # Falcon 40B
+        return "attn_norm_2", "attn_norm"
+    return "attn_norm", ""
+
+
 def _feed_forward(
-    take: Tensors, spec: ModelSpec, prefix: str, fused: bool
-) -> tuple[TensorInfo | None, TensorInfo, TensorInfo, TensorInfo]:
+    take: Tensors, spec: ModelSpec, prefix: str
+) -> tuple[TensorInfo | None, TensorInfo | None, TensorInfo, TensorInfo]:
     """Router, gate, up and down."""
     hidden, ffn = spec.hidden_size, spec.ffn_size
     if spec.experts is not None:
@@ -108,7 +143,9 @@ def _feed_forward(
         down = take.required(prefix + "ffn_down_exps.weight", count, hidden, ffn)
         return router, _stacked(gate), _stacked(up), _stacked(down)
     down = take.required(prefix + "ffn_down.weight", hidden, ffn)
-    if fused:
+    if not spec.gated:
+        return None, None, take.required(prefix + "ffn_up.weight", ffn, hidden), down
+    if ARCHITECTURES[spec.architecture].fused:
         gate, up = _parts(take.required(prefix + "ffn_up.weight", 2 * ffn, hidden), ffn, ffn)
     else:
         gate = take.required(prefix + "ffn_gate.weight", ffn, hidden)
@@ -116,14 +153,24 @@ def _feed_forward(
     return None, gate, up, down
 
 
-def _expert_biases(take: Tensors, spec: ModelSpec, prefix: str) -> dict[str, TensorInfo]:
+def _feed_forward_biases(
+    take: Tensors, spec: ModelSpec, prefix: str
+) -> dict[str, TensorInfo | None]:
     """By field of LayerTensors; those of all experts seen as one vector."""
-    if spec.experts is None or not ARCHITECTURES[spec.architecture].expert_biases:
+    architecture = ARCHITECTURES[spec.architecture]
+    if spec.experts is None:
+        sizes = {"up": spec.ffn_size, "down": spec.hidden_size}
+        return {
+            f"{part}_bias": _wanted(take, architecture.ffn_bias, f"{prefix}ffn_{part}.bias", size)
+            for part, size in sizes.items()
+        }
+    if not architecture.expert_biases:
         return {}
     count = spec.experts.count
-    parts = (("gate", spec.ffn_size), ("up", spec.ffn_size), ("down", spec.hidden_size))
-    found = {"router_bias": take.required(prefix + "ffn_gate_inp.bias", count)}
-    for part, size in parts:
+    found: dict[str, TensorInfo | None] = {
+        "router_bias": take.required(prefix + "ffn_gate_inp.bias", count)
+    }
+    for part, size in (("gate", spec.ffn_size), ("up", spec.ffn_size), ("down", spec.hidden_size)):
         bias = take.required(f"{prefix}ffn_{part}_exps.bias", count, size)
         found[f"{part}_bias"] = replace(bias, shape=(count * size,))
     return found

@@ -13,14 +13,15 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from ..config import Config
 from ..errors import BadRequestError, EmberdError, ModelNotFoundError, OverloadedError
-from ..protocol import WorkerOptions
 from ..worker.client import WorkerClient
 from .facts import Capability
+from .fit import Estimate, Fit, judge, question_of, worker_options
 from .loaded import LoadedModel, ModelText, Worker
 from .names import alias_target
 from .room import Room
@@ -44,12 +45,17 @@ class ModelManager:
     """
 
     def __init__(
-        self, config: Config, store: ModelStore, start_worker: StartWorker = WorkerClient.start
+        self,
+        config: Config,
+        store: ModelStore,
+        start_worker: StartWorker = WorkerClient.start,
+        estimate: Estimate = WorkerClient.estimate,
     ) -> None:
         self.store = store
         self.wrap: Wrap = lambda worker, _name: worker
         self._config = config
         self._workers = SharedWorkers(start_worker)
+        self._estimate = estimate
         self._loaded: dict[Key, LoadedModel] = {}
         self._loading: dict[Key, asyncio.Task[LoadedModel]] = {}
         self._wishes: dict[Key, float] = {}  # keep-alive of models that load, the latest given
@@ -183,6 +189,15 @@ class ModelManager:
         trained, ctx = stored.facts.context_length, self._config.ctx
         return trained if ctx is None else min(trained, ctx)
 
+    async def fit(self, name: str | None, ctx: int | None = None) -> tuple[StoredModel, Fit]:
+        """Whether the model called `name` fits this device alone, with `ctx` tokens of context in place of the
+        settings'. Without a name as `find_or_only`. Loads nothing. Raises as `acquire` does."""
+        stored = await self.find_or_only(name)
+        config = self._config if ctx is None else replace(self._config, ctx=ctx)
+        made = await self._estimate(question_of(config, stored.path))
+        model = self._alive(stored.key)
+        return stored, judge(made, config, None if model is None else model.info)
+
     async def close(self) -> None:
         """Stop loading and end every worker."""
         self._closed = True
@@ -285,19 +300,7 @@ class ModelManager:
             return model
 
     async def _load_now(self, stored: StoredModel, kv_limit: int | None) -> LoadedModel:
-        config = self._config
-        options = WorkerOptions(
-            model_path=str(stored.path),
-            device=config.device,
-            context_length=config.ctx,
-            kv_memory=config.kv_memory,
-            kv_limit=kv_limit,
-            max_sequences=config.max_sequences,
-            max_batch_tokens=config.max_batch_tokens,
-            cache_dir=str(config.cache_dir),
-            kv_ram=config.kv_ram,
-            kv_disk=config.kv_disk,
-        )
+        options = worker_options(self._config, stored.path, kv_limit)
         text = self._text_once(stored)
         worker = await self._workers.take(stored.key, options)
         try:

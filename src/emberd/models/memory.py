@@ -8,22 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from ..config import Config
+from ..hardware import DEFAULTS, Tier
 from ..protocol import WorkerInfo
 from .facts import ModelFacts
 from .loaded import LoadedModel
 
-DEVICE_SHARE = 0.85
-"""Of the device's memory, what loaded models may take where the settings say nothing: other programs use some."""
-
 LEAST_CONTEXT = 2048
 """Tokens below which a model is of little use: it then waits for room, unless a smaller context was asked for."""
 
-_KV_BYTES = {"gpu": 2, "cpu": 4}  # of one value
-_CONTEXT = {"gpu": 32768, "cpu": 8192}  # served where none is asked for
-_MOST_KV = 4 << 30
+_OPTIONAL = (
+    2  # float32 values a token of the vocabulary that penalties and biases take, once asked for
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +45,24 @@ class Need:
         return self.fixed + self.kv_most
 
 
-def need_of(facts: ModelFacts, config: Config, kind: Literal["gpu", "cpu"]) -> Need:
+def need_of(facts: ModelFacts, config: Config, tier: Tier) -> Need:
     """What the model takes on such a device. The CPU device holds everything as float32."""
-    weights = 4 * facts.num_parameters if kind == "cpu" else facts.weight_bytes
+    defaults, is_cpu = DEFAULTS[tier], tier == "cpu"
+    weights = 4 * facts.num_parameters if is_cpu else facts.weight_bytes
     tokens, rows = config.max_batch_tokens, config.max_sequences
-    scratch = 4 * (tokens * facts.step_values + rows * facts.vocab_size) if kind == "gpu" else 0
-    token = facts.kv_values * _KV_BYTES[kind]
-    context = min(config.ctx or _CONTEXT[kind], facts.context_length)
+    logits = 0 if facts.is_encoder else (1 + _OPTIONAL) * rows * facts.vocab_size
+    context = min(config.ctx or defaults.context, facts.context_length)
+    places = context * facts.position_values
+    scratch = 0 if is_cpu else 4 * (tokens * facts.step_values + places + logits)
+    token = facts.kv_values * (4 if is_cpu else 2)
     whole = context * token
     if config.kv_memory is not None:
         given = min(config.kv_memory, rows * whole)
         return Need(weights + scratch, given, given, given)
-    wanted = whole if config.ctx else min(whole, _MOST_KV)
+    wanted = whole if config.ctx else min(whole, defaults.kv_memory)
     least = whole if config.ctx else min(wanted, LEAST_CONTEXT * token)
-    return Need(weights + scratch, least, wanted, max(wanted, min(rows * whole, _MOST_KV)))
+    most = max(wanted, min(rows * whole, defaults.kv_memory))
+    return Need(weights + scratch, least, wanted, most)
 
 
 def taken(info: WorkerInfo) -> int:

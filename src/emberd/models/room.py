@@ -10,13 +10,13 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal
 
 from ..config import Config
 from ..errors import ModelLoadError
+from ..hardware import DEVICE_SHARE, Tier
 from ..protocol import WorkerInfo
 from .loaded import LoadedModel
-from .memory import DEVICE_SHARE, Need, gib, need_of, next_to_leave, taken
+from .memory import Need, gib, need_of, next_to_leave, taken
 from .store import StoredModel
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Room:
                 if self.ending:
                     await asyncio.wait(set(self.ending))
                     continue
-                need = need_of(stored.facts, self._config, self._kind())
+                need = need_of(stored.facts, self._config, self._tier())
                 if need.least > budget:
                     raise ModelLoadError(self._too_large(stored, need, budget))
                 free = budget - self._used(groups)
@@ -99,11 +99,11 @@ class Room:
             return None
         return int(self._device.device_memory * DEVICE_SHARE)
 
-    def _kind(self) -> Literal["gpu", "cpu"]:
+    def _tier(self) -> Tier:
         """Of the device that will serve; before the first load "auto" may yet be the CPU."""
         if self._device is not None:
-            return self._device.device_kind
-        return "cpu" if self._config.device == "cpu" else "gpu"
+            return self._device.tier
+        return "cpu" if self._config.device == "cpu" else "unknown"
 
     def _used(self, groups: Sequence[Models]) -> int:
         by_path = {path: size for path, (size, _) in self._loading.items()}

@@ -73,6 +73,7 @@ class CpuEncoder:
         self.context_length = min(
             options.context_length or weights.spec.context_length, weights.spec.context_length
         )
+        self._verification = options.verification
         self.max_batch_tokens = max(options.max_batch_tokens, self.context_length)
         self._load_seconds = 0.0
         self._threads = BlasThreads(
@@ -109,7 +110,10 @@ class CpuEncoder:
             weight_bytes=self.weights.nbytes,
             kv_bytes=0,
             load_seconds=self._load_seconds,
+            verification=self._verification,
             device_memory=psutil.virtual_memory().total,
+            tier="cpu",
+            kv_type="",
         )
 
     def hidden_states(self, token_ids: I32, query_start: I32) -> F32:
@@ -150,12 +154,16 @@ def positions_of(query_start: I32) -> I32:
     return np.concatenate([np.arange(n, dtype=np.int32) for n in np.diff(query_start)])
 
 
+def encoder_weight_bytes(model: EncoderFile) -> int:
+    return sum(4 * prod(info.shape) for info in model.file.tensors.values())
+
+
 def load_encoder_weights(
     model: EncoderFile, progress: Callable[[float], None] | None = None
 ) -> EncoderWeights:
     """Decode every tensor of `model`. Raises `ModelLoadError` where they do not fit into free memory."""
     tensors = model.tensors
-    nbytes = sum(4 * prod(info.shape) for info in model.file.tensors.values())
+    nbytes = encoder_weight_bytes(model)
     check_memory(model.file.name, nbytes)
     decode = Decoder(model.file, nbytes, progress)
 

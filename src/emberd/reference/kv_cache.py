@@ -13,13 +13,14 @@ import numpy as np
 
 from emberd.errors import ModelLoadError
 from emberd.gguf.spec import ModelSpec
+from emberd.hardware import DEFAULTS
 from emberd.protocol import Bytes, WorkerOptions
 
 from .ops import F32
 
 BLOCK_SIZE = 16
 
-DEFAULT_CONTEXT = 8192
+DEFAULT_CONTEXT = DEFAULTS["cpu"].context
 """Tokens a sequence may hold where the options name no context length and the model allows more."""
 
 MEMORY_SHARE = 0.25

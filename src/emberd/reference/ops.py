@@ -42,6 +42,14 @@ def rms_norm(x: F32, weight: F32, eps: float) -> F32:
     return x * inverse * weight
 
 
+def layer_norm(x: F32, weight: F32, bias: F32, eps: float) -> F32:
+    """(x - mean(x)) / sqrt(var(x) + eps) · weight + bias over the last axis (Ba et al. 2016)."""
+    centred: F32 = x - np.mean(x, axis=-1, keepdims=True)
+    variance: F32 = np.mean(np.square(centred), axis=-1, keepdims=True)
+    result: F32 = centred / np.sqrt(variance + np.float32(eps)) * weight + bias
+    return result
+
+
 def quantize_q8(x: F32, group: int = QUANT_BLOCK) -> tuple[I8, F32]:
     """Round activations to int8 in runs of `group`: x (T, D) -> q (T, D) int8, scale (T, D/group) f32.
 
@@ -215,20 +223,23 @@ def silu_mul(gate: F32, up: F32) -> F32:
     return y
 
 
-def gelu_mul(gate: F32, up: F32) -> F32:
-    """GeGLU's product: gate · (1 + tanh(√(2/π) · (gate + 0.044715 · gate³))) / 2 · up.
-
-    The tanh approximation of GELU (Hendrycks & Gimpel 2016).
-    """
-    y = np.square(gate)
+def gelu_tanh(x: F32) -> F32:
+    """x · (1 + tanh(√(2/π) · (x + 0.044715 · x³))) / 2: the tanh approximation of GELU (Hendrycks & Gimpel 2016)."""
+    y = np.square(x)
     y *= np.float32(0.044715)
     y += 1
-    y *= gate
+    y *= x
     y *= np.float32(np.sqrt(2.0 / np.pi))
     np.tanh(y, out=y)
     y += 1
-    y *= gate
+    y *= x
     y *= np.float32(0.5)
+    return y
+
+
+def gelu_mul(gate: F32, up: F32) -> F32:
+    """GeGLU's product: gelu_tanh(gate) · up."""
+    y = gelu_tanh(gate)
     y *= up
     return y
 

@@ -30,10 +30,10 @@ from emberd.protocol import (
 )
 
 from .kv_cache import BLOCK_SIZE, KVCache, plan_cache
-from .ops import F32, kv_write, paged_attention, rms_norm
+from .ops import F32, kv_write, paged_attention
 from .sampling import SamplerState, logprobs, sample
 from .threads import BlasThreads, num_cores
-from .transformer import hidden_states, layer_rope_tables, logits
+from .transformer import hidden_states, layer_rope_tables, logits, output_norm
 from .weights import Weights, load_weights
 
 MAX_STEP_TOKENS = 128
@@ -42,6 +42,11 @@ wait; prefill is about a tenth faster with it."""
 
 LOGIT_ROWS = 16
 """Places whose logits are held at once while prompts are scored: a row is 1 MB for the largest vocabularies."""
+
+
+def step_tokens(options: WorkerOptions) -> int:
+    """Tokens of a step at most."""
+    return min(options.max_batch_tokens, max(MAX_STEP_TOKENS, options.max_sequences))
 
 
 class CpuRunner:
@@ -54,8 +59,8 @@ class CpuRunner:
         """Raises `ModelLoadError` where not even one KV block fits into memory."""
         self.weights = weights
         self.max_sequences = options.max_sequences
-        most = max(MAX_STEP_TOKENS, options.max_sequences)
-        self.max_batch_tokens = min(options.max_batch_tokens, most)
+        self._verification = options.verification
+        self.max_batch_tokens = step_tokens(options)
         self._largest_batch = options.max_batch_tokens  # there are no buffers that bound it
         free_bytes = psutil.virtual_memory().available
         self.context_length, self.num_blocks = plan_cache(weights.spec, options, free_bytes)
@@ -106,7 +111,10 @@ class CpuRunner:
             weight_bytes=self.weights.nbytes,
             kv_bytes=self._cache.nbytes,
             load_seconds=self._load_seconds,
+            verification=self._verification,
             device_memory=psutil.virtual_memory().total,
+            tier="cpu",
+            kv_type="f32",
             window=self.weights.spec.window,
         )
 
@@ -153,9 +161,7 @@ class CpuRunner:
         if batch.logits_at is not None:
             output.logits = logits(self.weights, hidden[batch.logits_at])
         if batch.hidden_at is not None:
-            output.hidden = rms_norm(
-                hidden[batch.hidden_at], self.weights.output_norm, self.weights.spec.norm_eps
-            )
+            output.hidden = output_norm(self.weights, hidden[batch.hidden_at])
         if batch.scored_at is not None and batch.scored_ids is not None:
             output.scores = self._score(hidden[batch.scored_at], batch.scored_ids)
         if batch.masked is None:

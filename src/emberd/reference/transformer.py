@@ -23,6 +23,8 @@ from .ops import (
     clamped_silu_mul,
     embedding,
     gelu_mul,
+    gelu_tanh,
+    layer_norm,
     matmul,
     rms_norm,
     rope,
@@ -68,22 +70,33 @@ def hidden_states(
     """Hidden states (T, hidden) of `token_ids` (T,) at `positions` (T,), before the output norm."""
     spec = weights.spec
     x = embedding(weights.token_embedding, token_ids, spec.embedding_scale)
+    if weights.positions is not None:
+        x = add(x, weights.positions[positions])
     for index, layer in enumerate(weights.layers):
-        y = _norm(spec, x, layer.attention_norm)
-        y = attention_part(spec, layer, tables[index], index, y, positions, attend)
+        normed = _norm(spec, x, layer.attention_norm, layer.attention_norm_bias)
+        y = attention_part(spec, layer, tables[index], index, normed, positions, attend)
+        if spec.parallel:
+            if layer.ffn_norm is not None:
+                normed = _norm(spec, x, layer.ffn_norm, layer.ffn_norm_bias)
+            x = add(add(x, y), feed_forward(spec, layer, normed))
+            continue
         y = _norm(spec, y, layer.post_attention_norm)
         x = add(x, y)
 
-        y = _norm(spec, x, layer.ffn_norm)
+        y = _norm(spec, x, layer.ffn_norm, layer.ffn_norm_bias)
         y = feed_forward(spec, layer, y) if layer.router is None else mixture(spec, layer, y)
         y = _norm(spec, y, layer.post_ffn_norm)
         x = add(x, y)
     return x
 
 
-def _norm(spec: ModelSpec, x: F32, weight: F32 | None) -> F32:
-    """RMS norm, where the architecture has one at this place."""
-    return x if weight is None else rms_norm(x, weight, spec.norm_eps)
+def _norm(spec: ModelSpec, x: F32, weight: F32 | None, bias: F32 | None = None) -> F32:
+    """RMS norm, or LayerNorm where it has a bias; x where the architecture has none at this place."""
+    if weight is None:
+        return x
+    if bias is None:
+        return rms_norm(x, weight, spec.norm_eps)
+    return layer_norm(x, weight, bias, spec.norm_eps)
 
 
 def attention_part(
@@ -124,8 +137,12 @@ def _head_norm(spec: ModelSpec, x: F32, weight: F32 | None) -> F32:
 
 
 def feed_forward(spec: ModelSpec, layer: Layer | SharedExpert, x: F32) -> F32:
-    """The gated feed-forward of one layer, or the experts' shared one: x (T, hidden) -> (T, hidden)."""
-    return matmul(_gated(spec, matmul(x, layer.gate_up)), layer.down)
+    """The feed-forward of one layer, or the experts' shared one: x (T, hidden) -> (T, hidden)."""
+    if isinstance(layer, SharedExpert):
+        return matmul(_gated(spec, matmul(x, layer.gate_up)), layer.down)
+    inner = _biased(matmul(x, layer.gate_up), layer.gate_up_bias)
+    inner = _gated(spec, inner) if spec.gated else gelu_tanh(inner)
+    return _biased(matmul(inner, layer.down), layer.down_bias)
 
 
 def _gated(spec: ModelSpec, gate_up: F32) -> F32:
@@ -161,10 +178,15 @@ def mixture(spec: ModelSpec, layer: Layer, x: F32) -> F32:
     return y
 
 
+def output_norm(weights: Weights, x: F32) -> F32:
+    """The norm behind all layers: (N, hidden), same out."""
+    return _norm(weights.spec, x, weights.output_norm, weights.output_norm_bias)
+
+
 def logits(weights: Weights, x: F32) -> F32:
     """Hidden states (N, hidden) -> logits (N, vocab)."""
     spec = weights.spec
-    y = matmul(rms_norm(x, weights.output_norm, spec.norm_eps), weights.output)
+    y = _biased(matmul(output_norm(weights, x), weights.output), weights.output_bias)
     if spec.logit_scale != 1:
         y *= np.float32(spec.logit_scale)
     return y if spec.logit_cap == 0 else soft_cap(y, spec.logit_cap)

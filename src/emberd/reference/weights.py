@@ -47,10 +47,12 @@ class Layer:
     o: F32  # (hidden, num_heads * head_dim)
     post_attention_norm: F32 | None
     ffn_norm: F32 | None
-    gate_up: F32  # (2 ffn, hidden): gate, then up
+    gate_up: F32  # (2 ffn, hidden): gate, then up; (ffn, hidden) where there are no gates
     down: F32  # (hidden, ffn)
     post_ffn_norm: F32 | None
     router: F32 | None = None  # (experts, hidden)
+    attention_norm_bias: F32 | None = None  # where there is one, the norm is a LayerNorm
+    ffn_norm_bias: F32 | None = None
     o_bias: F32 | None = None
     sinks: F32 | None = None  # (num_heads,)
     router_bias: F32 | None = None
@@ -71,6 +73,9 @@ class Weights:
     rope_factors: F32 | None
     nbytes: int  # of all arrays, a shared one counted once
     long_rope_factors: F32 | None = None
+    output_norm_bias: F32 | None = None
+    output_bias: F32 | None = None  # (vocab,)
+    positions: F32 | None = None  # (context, hidden): added to the embedding
 
 
 def load_weights(model: ModelFile, progress: Callable[[float], None] | None = None) -> Weights:
@@ -78,12 +83,7 @@ def load_weights(model: ModelFile, progress: Callable[[float], None] | None = No
 
     Raises `ModelLoadError` where float32 weights do not fit into free memory.
     """
-    tensors = model.tensors
-    infos = [tensors.token_embedding, tensors.output_norm, tensors.output]
-    infos += [info for layer in tensors.layers for info in _present(layer)]
-    factors = (tensors.rope_factors, tensors.long_rope_factors)
-    infos += [info for info in factors if info is not None]
-    nbytes = sum({(info.name, info.offset): 4 * prod(info.shape) for info in infos}.values())
+    tensors, nbytes = model.tensors, weight_bytes(model)
     check_memory(model.file.name, nbytes)
     decode = Decoder(model.file, nbytes, progress)
     embedding = decode(tensors.token_embedding)
@@ -97,7 +97,26 @@ def load_weights(model: ModelFile, progress: Callable[[float], None] | None = No
         rope_factors=decode.optional(tensors.rope_factors),
         nbytes=nbytes,
         long_rope_factors=decode.optional(tensors.long_rope_factors),
+        output_norm_bias=decode.optional(tensors.output_norm_bias),
+        output_bias=decode.optional(tensors.output_bias),
+        positions=None if tensors.positions is None else decode(tensors.positions),
     )
+
+
+def weight_bytes(model: ModelFile) -> int:
+    """Of all arrays, a shared one counted once."""
+    tensors = model.tensors
+    infos = [tensors.token_embedding, tensors.output_norm, tensors.output]
+    infos += [info for layer in tensors.layers for info in _present(layer)]
+    others = (
+        tensors.rope_factors,
+        tensors.long_rope_factors,
+        tensors.output_norm_bias,
+        tensors.output_bias,
+        tensors.positions,
+    )
+    infos += [info for info in others if info is not None]
+    return sum({(info.name, info.offset): 4 * prod(info.shape) for info in infos}.values())
 
 
 def check_memory(name: str, nbytes: int) -> None:
@@ -131,10 +150,12 @@ def _load_layer(decode: Decoder, layer: LayerTensors) -> Layer:
         o=decode(layer.o),
         post_attention_norm=decode.optional(layer.post_attention_norm),
         ffn_norm=decode.optional(layer.ffn_norm),
-        gate_up=decode(layer.gate, layer.up),
+        gate_up=decode(layer.up) if layer.gate is None else decode(layer.gate, layer.up),
         down=decode(layer.down),
         post_ffn_norm=decode.optional(layer.post_ffn_norm),
         router=None if layer.router is None else decode(layer.router),
+        attention_norm_bias=decode.optional(layer.attention_norm_bias),
+        ffn_norm_bias=decode.optional(layer.ffn_norm_bias),
         o_bias=decode.optional(layer.o_bias),
         sinks=decode.optional(layer.sinks),
         router_bias=decode.optional(layer.router_bias),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..errors import DeviceError
+from ..gguf.model import Activation
 from .device import Device, Tensor
 
 QUANT_RUN = 32
@@ -83,6 +84,12 @@ def activations(
 
 def _first_rows(tensor: Tensor, rows: int) -> Tensor:
     return Tensor(tensor.buffer, (rows, *tensor.shape[1:]), tensor.dtype, tensor.offset)
+
+
+def activation_include(activation: Activation, gated: bool) -> str:
+    """Which include computes a feed-forward's activation."""
+    assert gated or activation == "gelu", activation
+    return f"activation_{activation}" + ("" if gated else "_alone")
 
 
 def quantize_include(device: Device) -> str:

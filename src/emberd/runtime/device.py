@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -96,7 +98,11 @@ class Device:
 
     `subgroup_size` is the number of lanes when the device has one fixed size, else None: kernels then
     reduce through workgroup memory. `EMBERD_DISABLE_SUBGROUPS=1` forces that path.
+
+    `left_out` names what kernels do without here, as it gave wrong numbers: see `leave_out`.
     """
+
+    holds_data = True  # False: only sizes count, so that no tensor needs to be read
 
     def __init__(self, adapter: Any) -> None:
         self.info = _describe(0, adapter)
@@ -111,21 +117,25 @@ class Device:
                 f"the adapter {self.info.name!r} refused a device: {error}"
             ) from error
         self.features = frozenset(wanted)
-        self.limits: dict[str, int] = dict(self.wgpu.limits)
+        self._set_limits(dict(self.wgpu.limits))
+        self.subgroup_size = self._fixed_subgroup_size(adapter)
+
+    def _set_limits(self, limits: dict[str, int]) -> None:
+        self.limits = limits
         override = os.environ.get("EMBERD_MAX_BINDING_BYTES")
         self.max_binding_bytes = min(
             int(override) if override else 1 << 62,
-            self.limits["max-storage-buffer-binding-size"],
-            self.limits["max-buffer-size"],
+            limits["max-storage-buffer-binding-size"],
+            limits["max-buffer-size"],
         )
-        self.max_workgroup_size = self.limits["max-compute-invocations-per-workgroup"]
-        self.max_workgroup_bytes = self.limits["max-compute-workgroup-storage-size"]
-        self.max_grid = self.limits["max-compute-workgroups-per-dimension"]
-        self.allocated_bytes = 0
+        self.max_workgroup_size = limits["max-compute-invocations-per-workgroup"]
+        self.max_workgroup_bytes = limits["max-compute-workgroup-storage-size"]
+        self.max_grid = limits["max-compute-workgroups-per-dimension"]
+        self.allocated_bytes = 0  # of buffers that live
+        self.left_out: frozenset[str] = frozenset()
         self.pipelines: dict[
             str, tuple[Any, Any]
         ] = {}  # compiled texts: bind group layout, pipeline
-        self.subgroup_size = self._fixed_subgroup_size(adapter)
 
     def _fixed_subgroup_size(self, adapter: Any) -> int | None:
         """The one size that every kernel gets, or None where a driver may choose another."""
@@ -164,6 +174,13 @@ class Device:
     def name(self) -> str:
         return self.info.name
 
+    def leave_out(self, features: Iterable[str]) -> None:
+        """From now on kernels are made without these: `baked`, `fused`, `subgroups`, `matvec`, `matmul` (each of
+        which has a plainer variant), or the name of a quant type (whose weights then become Q8_0)."""
+        self.left_out |= frozenset(features)
+        if "subgroups" in self.left_out:
+            self.subgroup_size = None
+
     @property
     def tick_seconds(self) -> float | None:
         """Seconds of a tick of timestamp queries, None where there are none."""
@@ -179,11 +196,7 @@ class Device:
 
     def buffer(self, nbytes: int, label: str = "", usage: int = STORAGE) -> Any:
         """A buffer of at least `nbytes`, zeroed. Raises DeviceError naming need and limit."""
-        if nbytes > self.max_binding_bytes:
-            raise DeviceError(
-                f"{label or 'a buffer'} needs {nbytes} bytes in one binding, and {self.name} allows "
-                f"{self.max_binding_bytes}"
-            )
+        self._check_binding(nbytes, label)
         try:
             made = self.wgpu.create_buffer(size=(nbytes + 15) & ~15, usage=usage, label=label)
         except Exception as error:
@@ -191,7 +204,18 @@ class Device:
                 f"allocating {nbytes} bytes for {label or 'a buffer'}: {error}"
             ) from error
         self.allocated_bytes += nbytes
+        weakref.finalize(made, self._forget, nbytes).atexit = False
         return made
+
+    def _forget(self, nbytes: int) -> None:
+        self.allocated_bytes -= nbytes
+
+    def _check_binding(self, nbytes: int, label: str) -> None:
+        if nbytes > self.max_binding_bytes:
+            raise DeviceError(
+                f"{label or 'a buffer'} needs {nbytes} bytes in one binding, and {self.name} allows "
+                f"{self.max_binding_bytes}"
+            )
 
     def upload(self, array: Array, dtype: DType | None = None, label: str = "") -> Tensor:
         """A tensor holding `array` (four-byte elements, or bytes whose count is a multiple of four)."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..gguf.encoder import EncoderFile, EncoderSpec, open_encoder
+from ..hardware import gpu_tier
 from ..protocol import FloatArray, IntArray, WorkerInfo, WorkerOptions
 from . import encoder_ops, linear
 from .activations import QuantizedActivations, activations, check_widths
@@ -191,6 +192,34 @@ class Encoder:
         return steps
 
 
+def encoder_context(model: EncoderFile, options: WorkerOptions) -> int:
+    """Tokens that a text may hold."""
+    return min(options.context_length or model.spec.context_length, model.spec.context_length)
+
+
+def encoder_tokens(model: EncoderFile, options: WorkerOptions) -> int:
+    """Tokens of the largest call: a text is never cut."""
+    return max(options.max_batch_tokens, encoder_context(model, options))
+
+
+def allocate_encoder(
+    device: Device,
+    model: EncoderFile,
+    max_tokens: int,
+    progress: Callable[[float], None] | None = None,
+    kernels: Kernels | None = None,
+) -> Encoder:
+    """The encoder with all its buffers, its weights under way."""
+    spec = model.spec
+    check_widths(device, hidden=spec.hidden_size, feed_forward=spec.ffn_size)
+    return Encoder(
+        kernels or Kernels(device),
+        load_encoder_weights(device, model, progress),
+        Scratch(device, spec, max_tokens),
+        EncoderInputs(device, max_tokens),
+    )
+
+
 class GpuEncoder:
     """One encoder on one device."""
 
@@ -200,24 +229,18 @@ class GpuEncoder:
         model: EncoderFile,
         options: WorkerOptions,
         progress: Callable[[float], None] | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
-        started, spec = time.monotonic(), model.spec
-        check_widths(device, hidden=spec.hidden_size, feed_forward=spec.ffn_size)
-        self.context_length = min(
-            options.context_length or spec.context_length, spec.context_length
-        )
-        self.max_batch_tokens = max(options.max_batch_tokens, self.context_length)
+        started, before = time.monotonic(), device.allocated_bytes
+        self.context_length = encoder_context(model, options)
+        self.max_batch_tokens = encoder_tokens(model, options)
         self._device, self._model = device, model
-        weights = load_encoder_weights(device, model, progress)
-        self._encoder = Encoder(
-            Kernels(device),
-            weights,
-            Scratch(device, spec, self.max_batch_tokens),
-            EncoderInputs(device, self.max_batch_tokens),
-        )
+        self._encoder = allocate_encoder(device, model, self.max_batch_tokens, progress, kernels)
+        weights = self._encoder.weights
         self._recordings: dict[int, Recording] = {}
         self._recording(self.max_batch_tokens)
         weights.uploads.wait()
+        memory = device_memory(device.info)
         output_bytes = self._encoder.scratch.hidden.nbytes
         self._replayer = make_replayer(device, output_bytes, depth=1)
         self._info = WorkerInfo(
@@ -230,21 +253,28 @@ class GpuEncoder:
             weight_bytes=weights.nbytes,
             kv_bytes=0,
             load_seconds=time.monotonic() - started,
-            scratch_bytes=max(0, device.allocated_bytes - weights.nbytes),
-            device_memory=device_memory(device.info),
+            verification=options.verification,
+            scratch_bytes=device.allocated_bytes - before - weights.nbytes,
+            device_memory=memory,
+            tier=gpu_tier(device.info.kind, memory),
+            kv_type="",
         )
 
     @classmethod
     def load(
-        cls, options: WorkerOptions, progress: Callable[[float], None] | None = None
+        cls,
+        options: WorkerOptions,
+        progress: Callable[[float], None] | None = None,
+        kernels: Kernels | None = None,
     ) -> GpuEncoder:
-        """Open the file and the device, upload the weights.
+        """Open the file and the device (or take that of `kernels`), upload the weights.
 
         Raises ModelFileError for the file, DeviceError for the device.
         """
         model = open_encoder(options.model_path)
-        device = open_device("gpu" if options.device == "auto" else options.device)
-        return cls(device, model, options, progress)
+        if kernels is None:
+            kernels = Kernels(open_device("gpu" if options.device == "auto" else options.device))
+        return cls(kernels.device, model, options, progress, kernels)
 
     @property
     def kernels(self) -> Kernels:

@@ -26,7 +26,7 @@ class FeedForward:
     spec: ModelSpec
     scratch: Scratch
 
-    def gated(
+    def activated(
         self,
         steps: list[Dispatch],
         layer: LayerWeights | SharedExpert,
@@ -34,13 +34,14 @@ class FeedForward:
         count: Tensor,
         rows: int,
     ) -> Input:
-        """activation(gate) · up, in one dispatch where both are one matrix and `down` takes int8."""
+        """activation(gate) · up, in one dispatch where both are one matrix and `down` takes int8; or activation(up)."""
         scratch, projector = self.scratch, self.projector
         out = Input(first_rows(scratch.activated, rows), projector.int8(scratch.activated_q8, rows))
         matrix = layer.gate_up.matrices[0]
         quantize = layer.down.matrices[0].is_quantized
         whole = quantize and len(layer.gate_up.matrices) == 1
-        if whole and can_fuse_gate_up(projector.table.matvec, matrix, rows):
+        joint = whole and self.spec.gated and not layer.gate_up.is_biased
+        if joint and can_fuse_gate_up(projector.table.matvec, matrix, rows):
             steps.append(
                 gate_up_quantize(
                     projector.kernels,
@@ -57,7 +58,7 @@ class FeedForward:
         gate_up = first_rows(scratch.gate_up, rows)
         outputs = [(gate_up, 0), (gate_up, matrix.rows)][: len(layer.gate_up.matrices)]
         steps += projector.project(layer.gate_up, normed, outputs, count, rows)
-        steps.append(self._activate(gate_up, out, layer.down, rows, gate_up.shape[1] // 2))
+        steps.append(self._activate(gate_up, out, layer.down, rows, out.floats.shape[1]))
         return out
 
     def mixture(
@@ -103,7 +104,7 @@ class FeedForward:
         gates = first_rows(self.scratch.experts.shared_gates, rows)
         projected = first_rows(self.scratch.projected, rows)
         steps += project(shared.router, normed, [(gates, 0)], count, rows)
-        activated = self.gated(steps, shared, normed, count, rows)
+        activated = self.activated(steps, shared, normed, count, rows)
         steps += project(shared.down, activated, [(projected, 0)], count, rows)
         return projected, gates
 
@@ -166,9 +167,11 @@ class FeedForward:
     ) -> Dispatch:
         """activation(gate) · up in the form that `reader` takes."""
         kernels, activation = self.projector.kernels, self.spec.activation
-        sizes = {"rows": rows, "width": width}
+        gated, sizes = self.spec.gated, {"rows": rows, "width": width}
         if reader.matrices[0].is_quantized:
             return linear.silu_mul_quantize(
-                kernels, gate_up, out.q8, activation=activation, **sizes
+                kernels, gate_up, out.q8, activation=activation, gated=gated, **sizes
             )
-        return ops.silu_mul(kernels, gate_up, out.floats, activation=activation, **sizes)
+        return ops.silu_mul(
+            kernels, gate_up, out.floats, activation=activation, gated=gated, **sizes
+        )

@@ -35,9 +35,9 @@ def bytes_per_block(spec: ModelSpec) -> int:
     return 2 * spec.num_layers * BLOCK_SIZE * spec.num_kv_heads * spec.head_dim * 2
 
 
-def max_blocks_per_binding(device: Device, spec: ModelSpec) -> int:
-    """How many blocks one layer's keys may hold in one binding of this device."""
-    return device.max_binding_bytes // (BLOCK_SIZE * spec.num_kv_heads * spec.head_dim * 2)
+def max_blocks_per_binding(max_binding_bytes: int, spec: ModelSpec) -> int:
+    """How many blocks one layer's keys may hold in one binding of that many bytes."""
+    return max_binding_bytes // (BLOCK_SIZE * spec.num_kv_heads * spec.head_dim * 2)
 
 
 def allocate(device: Device, spec: ModelSpec, num_blocks: int) -> KVCache:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from ..gguf.model import Activation
 from .activations import QUANT_RUN as QUANT_RUN
 from .activations import QuantizedActivations as QuantizedActivations
+from .activations import activation_include
 from .activations import activations as activations
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
@@ -131,15 +132,19 @@ def silu_mul_quantize(
     rows: int,
     width: int,
     activation: Activation,
+    gated: bool = True,
 ) -> Dispatch:
-    """out = activation(gate) * up in int8; gate and up are the halves of gate_up (rows, 2 * width)."""
+    """out = activation(gate) * up in int8; gate and up are the halves of gate_up (rows, 2 * width).
+
+    Not `gated`: of activation(gate_up) of (rows, width), which only GELU has a kernel for.
+    """
     _check_activations(out, rows, width)
     runs = rows * width // QUANT_RUN
     gx, gz = _fold(-(-runs // _RUN_LANES), kernels.device.max_grid)
     return kernels.dispatch(
         kernels.get(
             "silu_mul_quantize",
-            {"activation": f"activation_{activation}"},
+            {"activation": activation_include(activation, gated)},
             WG=_RUN_LANES,
             GROUP=out.group,
         ),

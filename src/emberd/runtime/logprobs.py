@@ -28,6 +28,13 @@ class LogprobKernels:
         self._num_slices = -(-vocab_size // _SLICE)
         self._found: Tensor | None = None
 
+    def allocate(self) -> Tensor:
+        """What one kernel leaves for the other, made when first needed."""
+        if self._found is None:
+            shape = (self._max_rows, self._num_slices, MAX_LOGPROBS + 1, 2)
+            self._found = self._device.empty(shape, label="logprob slices")
+        return self._found
+
     def dispatches(
         self,
         logits: Tensor,
@@ -42,20 +49,18 @@ class LogprobKernels:
         index, and those from count on, are left out."""
         assert logits.shape == (rows, self._vocab_size) and rows <= self._max_rows, logits
         assert index.shape == (rows,) and out.shape == (rows, COLUMNS), (index, out)
-        if self._found is None:
-            shape = (self._max_rows, self._num_slices, MAX_LOGPROBS + 1, 2)
-            self._found = self._device.empty(shape, label="logprob slices")
+        found = self.allocate()
         sizes = {"vocab_size": self._vocab_size, "num_slices": self._num_slices}
         return [
             self._kernels.dispatch(
                 self._kernel("logprobs_split"),
-                (logits, index, count, self._found),
+                (logits, index, count, found),
                 (self._num_slices, rows, 1),
                 **sizes,
             ),
             self._kernels.dispatch(
                 self._kernel("logprobs_merge"),
-                (logits, index, count, tokens, self._found, out),
+                (logits, index, count, tokens, found, out),
                 (rows, 1, 1),
                 **sizes,
             ),

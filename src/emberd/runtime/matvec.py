@@ -7,10 +7,10 @@ gated activation in int8. Knows tensors and weight types; no layer, no model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..gguf.model import Activation
-from .activations import QuantizedActivations, quantize_include
+from .activations import QuantizedActivations, activation_include, quantize_include
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
@@ -46,7 +46,8 @@ class MatvecTable:
     """Which tile serves a product: a measured one, else the last of its list whose minima are met.
 
     Up to `tokens` tokens go through matvec, `group` (a power of two up to 8) at a time. A tile of `output`
-    makes whole groups of activations that share a scale: 16 rows, two rows each for `gate_up`.
+    makes whole groups of activations that share a scale: 16 rows, two rows each for `gate_up`. Not `fused`:
+    products stand alone.
     """
 
     tokens: int
@@ -55,6 +56,7 @@ class MatvecTable:
     output: tuple[tuple[int, int, MatvecTile], ...]  # least tokens, least columns
     gate_up: tuple[tuple[int, MatvecTile], ...]  # least tokens
     tuned: Mapping[Product, MatvecTile] = field(default_factory=dict)
+    fused: bool = True
 
     def tile_for(self, form: Form, weight: WeightMatrix, tokens: int) -> MatvecTile:
         """The tile for a product of this form."""
@@ -81,7 +83,15 @@ class MatvecTable:
 
 
 def default_matvec_table(device: Device) -> MatvecTable:
-    """A table by device kind, before any tuning."""
+    """A table by device kind, before any tuning, without what is left out on the device."""
+    table = _table_by_kind(device)
+    if "matvec" in device.left_out:
+        return replace(table, tokens=0, fused=False)
+    tokens = 1 << 30 if "matmul" in device.left_out else table.tokens
+    return replace(table, tokens=tokens, fused="fused" not in device.left_out)
+
+
+def _table_by_kind(device: Device) -> MatvecTable:
     if device.info.is_software:
         # A lane is a slot of a CPU vector and every load costs it the same: a lane keeps whole rows to
         # itself, without reduction or barrier, and uses each load of x for four of them.
@@ -164,7 +174,7 @@ def can_fuse_gate_up(table: MatvecTable, weight: WeightMatrix, tokens: int) -> b
 
 
 def _can_fuse(table: MatvecTable, weight: WeightMatrix, tokens: int, form: Form) -> bool:
-    whole = weight.is_quantized and len(weight.parts) == 1
+    whole = table.fused and weight.is_quantized and len(weight.parts) == 1
     tile = table.tile_for(form, weight, tokens)
     return whole and tokens <= table.tokens and weight.rows % tile.tile_rows == 0
 
@@ -271,7 +281,7 @@ def gate_up_quantize(
         tile,
         {
             "finish": "finish_gate_up",
-            "activation": f"activation_{activation}",
+            "activation": activation_include(activation, gated=True),
             "quantize": quantize_include(kernels.device),
         },
         tokens=rows,

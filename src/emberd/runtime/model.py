@@ -14,9 +14,10 @@ from threading import Lock
 
 import numpy as np
 
+from ..errors import ModelLoadError
 from ..gguf.dequant import dequantize
 from ..gguf.loaded import loading_note
-from ..gguf.model import ModelFile, ModelSpec, SharedExpertTensors
+from ..gguf.model import LayerTensors, ModelFile, ModelSpec, SharedExpertTensors
 from ..gguf.reader import GGUFFile, TensorInfo
 from ..gguf.rope import factors_for, layer_rope_tables
 from .activations import check_widths
@@ -38,9 +39,20 @@ class Projection:
         """Products with it add something, which fused kernels do not."""
         return any(bias is not None for bias in self.biases)
 
+    def beside(self, other: Projection) -> Projection:
+        return Projection(self.matrices + other.matrices, self.biases + other.biases)
+
     @property
     def num_columns(self) -> int:
         return sum(matrix.rows for matrix in self.matrices)
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """An RMS norm, or a LayerNorm where there is a bias."""
+
+    weight: Tensor
+    bias: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +66,10 @@ class SharedExpert:
 class LayerWeights:
     """Where there is a router, gate_up and down hold all experts: gates, then ups; one expert below the other."""
 
-    attention_norm: Tensor | None
+    attention_norm: Norm | None
     qkv: Projection
     o: Projection
-    ffn_norm: Tensor | None
+    ffn_norm: Norm | None
     gate_up: Projection
     down: Projection
     cos: Tensor  # (positions, rope_dim / 2)
@@ -84,11 +96,12 @@ class LayerWeights:
 class ModelWeights:
     spec: ModelSpec
     token_embedding: WeightMatrix
-    output_norm: Tensor
+    output_norm: Norm
     output: Projection
     layers: tuple[LayerWeights, ...]
     nbytes: int
     uploads: Uploads  # copies under way
+    positions: Tensor | None = None  # (context, hidden) f32: added to the embedding
 
 
 def load_weights(
@@ -113,13 +126,13 @@ def load_weights(
         cos, sin = ropes[(layer_spec.rope_base, layer_spec.rope_scale)]
         layers.append(
             LayerWeights(
-                attention_norm=loader.optional(layer.attention_norm),
+                attention_norm=loader.norm(layer.attention_norm, layer.attention_norm_bias),
                 qkv=loader.projection(
                     (layer.q, layer.k, layer.v), (layer.q_bias, layer.k_bias, layer.v_bias)
                 ),
                 o=loader.projection((layer.o,), (layer.o_bias,)),
-                ffn_norm=loader.optional(layer.ffn_norm),
-                gate_up=loader.projection((layer.gate, layer.up), (layer.gate_bias, layer.up_bias)),
+                ffn_norm=loader.norm(layer.ffn_norm, layer.ffn_norm_bias),
+                gate_up=loader.gate_up(layer),
                 down=loader.projection((layer.down,), (layer.down_bias,)),
                 cos=cos,
                 sin=sin,
@@ -134,8 +147,10 @@ def load_weights(
         )
     embedding = loader.projection((tensors.token_embedding,))
     tied = tensors.output.name == tensors.token_embedding.name
-    output = embedding if tied else loader.projection((tensors.output,))
-    norm = loader.vector(tensors.output_norm)
+    biases = (tensors.output_bias,)
+    output = embedding if tied else loader.projection((tensors.output,), biases)
+    norm = loader.norm(tensors.output_norm, tensors.output_norm_bias)
+    assert norm is not None
     return ModelWeights(
         spec,
         embedding.matrices[0],
@@ -144,6 +159,7 @@ def load_weights(
         tuple(layers),
         loader.nbytes,
         loader.uploads,
+        loader.positions(tensors.positions, num_positions),
     )
 
 
@@ -184,6 +200,28 @@ class Loader:
 
     def optional(self, info: TensorInfo | None) -> Tensor | None:
         return None if info is None else self.vector(info)
+
+    def norm(self, weight: TensorInfo | None, bias: TensorInfo | None) -> Norm | None:
+        return None if weight is None else Norm(self.vector(weight), self.optional(bias))
+
+    def positions(self, info: TensorInfo | None, wanted: int) -> Tensor | None:
+        """The table of learned positions. Raises ModelLoadError where it has fewer than are wanted."""
+        if info is None:
+            return None
+        if wanted > info.shape[0]:
+            raise ModelLoadError(
+                f"a context of {wanted} tokens was asked for, and {self._file.name} has learned positions "
+                f"for {info.shape[0]}"
+            )
+        self.nbytes += 4 * info.shape[0] * info.shape[1]
+        table = dequantize(self._file.rows(info), info.type)
+        return self._device.upload(table, "f32", info.name)
+
+    def gate_up(self, layer: LayerTensors) -> Projection:
+        """Gate and up, or up alone where there are no gates."""
+        if layer.gate is None:
+            return self.projection((layer.up,), (layer.up_bias,))
+        return self.projection((layer.gate, layer.up), (layer.gate_bias, layer.up_bias))
 
     def projection(
         self, infos: Sequence[TensorInfo], biases: Sequence[TensorInfo | None] = ()

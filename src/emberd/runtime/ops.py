@@ -11,6 +11,7 @@ from typing import Literal
 
 from ..errors import DeviceError
 from ..gguf.model import Activation
+from .activations import activation_include
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernel, Kernels
@@ -40,6 +41,39 @@ def rms_norm(
     given = () if indices is None else (indices,)
     kernel = _reducing(kernels, "rms_norm", _row_lanes(kernels), {"source": source})
     return kernels.dispatch(kernel, (x, weight, *given, y), (rows, 1, 1), width=width, eps=eps)
+
+
+def layer_norm(
+    kernels: Kernels,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    y: Tensor,
+    indices: Tensor | None = None,
+    *,
+    rows: int,
+    width: int,
+    eps: float,
+) -> Dispatch:
+    """y = layer_norm(x) · weight + bias, both (width,); the rest as in `rms_norm`."""
+    assert x.shape[1] == width and y.shape == (rows, width), (x, y)
+    assert weight.shape == bias.shape == (width,), (weight, bias)
+    source = "row_same" if indices is None else "row_given"
+    given = () if indices is None else (indices,)
+    kernel = _reducing(kernels, "layer_norm", _row_lanes(kernels), {"source": source})
+    tensors = (x, weight, *given, bias, y)
+    return kernels.dispatch(kernel, tensors, (rows, 1, 1), width=width, eps=eps)
+
+
+def add_positions(
+    kernels: Kernels, table: Tensor, positions: Tensor, count: Tensor, y: Tensor, *, rows: int
+) -> Dispatch:
+    """y (rows, D) += rows of table f32 (P, D) at positions i32 (rows,); rows from count on are not touched."""
+    width = table.shape[1]
+    assert y.shape == (rows, width) and positions.shape[0] >= rows, (table, positions, y)
+    kernel = kernels.get("add_positions", WG=_LANES)
+    grid = (-(-width // _LANES), rows, 1)
+    return kernels.dispatch(kernel, (table, positions, count, y), grid, width=width)
 
 
 def rms_norm_add(
@@ -88,10 +122,16 @@ def silu_mul(
     rows: int,
     width: int,
     activation: Activation,
+    gated: bool = True,
 ) -> Dispatch:
-    """y = activation(gate) · up: gate_up (rows, 2 · width) holds gate, then up; y (rows, width)."""
-    assert gate_up.shape == (rows, 2 * width) and y.shape == (rows, width), (gate_up, y)
-    kernel = kernels.get("silu_mul", {"activation": f"activation_{activation}"}, WG=_LANES)
+    """y = activation(gate) · up: gate_up (rows, 2 · width) holds gate, then up; y (rows, width).
+
+    Not `gated`: y = activation(gate_up) of (rows, width), which only GELU has a kernel for.
+    """
+    assert gate_up.shape == (rows, (1 + gated) * width) and y.shape == (rows, width), (gate_up, y)
+    kernel = kernels.get(
+        "silu_mul", {"activation": activation_include(activation, gated)}, WG=_LANES
+    )
     return kernels.dispatch(kernel, (gate_up, y), (-(-width // _LANES), rows, 1), width=width)
 
 

@@ -140,12 +140,12 @@ class Plans:
 
     def _baked(self, key: PlanKey, steps: list[Dispatch]) -> list[Dispatch]:
         """One stream waits for latencies above all: its kernels have their params in their text."""
-        if not bakes(self._device, key):
+        if not bakes(self._device, key.tokens):
             return steps
         kernels = self._transformer.kernels
         return [kernels.baked(step) if gains_by_baking(step) else step for step in steps]
 
 
-def bakes(device: Device, key: PlanKey) -> bool:
+def bakes(device: Device, tokens: int) -> bool:
     """Only for plans made at load, since each kernel is compiled for them once more, and where it gains."""
-    return key.tokens == 1 and not device.info.is_software
+    return tokens == 1 and not device.info.is_software and "baked" not in device.left_out

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ModelLoadError
 from ..gguf.rope import kv_layout
 from ..gguf.spec import ModelFile, open_model
+from ..hardware import gpu_tier
 from ..protocol import (
     Batch,
     BlockCopy,
@@ -31,28 +31,22 @@ from ..protocol import (
     WorkerInfo,
     WorkerOptions,
 )
-from . import kv_cache, ops
+from . import kv_cache
+from .buffers import allocate
 from .device import Device, Tensor, open_device
 from .device_memory import device_memory
-from .inputs import BlockTables
+from .footprint import decoder_footprint, max_sequences
 from .kernel import Kernels, run_once
 from .kv_copy import BlockCopies
-from .logprobs import COLUMNS, LogprobKernels
+from .kv_size import size_kv
+from .logprobs import COLUMNS
 from .model import load_weights
-from .plan import Plans
 from .replay import Recording, make_replayer
-from .sampler import Mode, Sampler
-from .scratch import Scratch, first_rows
-from .transformer import Transformer
+from .sampler import Mode
+from .scratch import first_rows
 from .tune import tuned_table
 
 logger = logging.getLogger(__name__)
-
-DEFAULT_CONTEXT = 32768
-"""Longest context served unless --ctx asks for more; memory may allow less."""
-
-DEFAULT_KV_BYTES = {False: 4 << 30, True: 512 << 20}
-"""KV memory when none is given: on a GPU, and on a software adapter (which uses main memory)."""
 
 
 class GpuRunner:
@@ -60,45 +54,51 @@ class GpuRunner:
 
     def __init__(self, device: Device, model: ModelFile, options: WorkerOptions) -> None:
         self._started = time.monotonic()
-        options = replace(options, max_sequences=_max_sequences(device, model, options))
+        options = replace(options, max_sequences=max_sequences(device, model.spec, options))
         self._device, self._model, self._options = device, model, options
         self.block_size = kv_cache.BLOCK_SIZE
         self.max_sequences = options.max_sequences
         self.max_batch_tokens = max(options.max_batch_tokens, options.max_sequences)
         self.steps_in_flight = 2 if device.info.is_software else 3
-        self.num_blocks, self.context_length = _size_kv(device, model, options)
+        self._memory = device_memory(device.info)
+        size = size_kv(
+            device.info,
+            device.max_binding_bytes,
+            self._memory,
+            model.spec,
+            decoder_footprint(device.info, model, options),
+            options,
+        )
+        self.num_blocks, self.context_length = size.num_blocks, size.context_length
         self._pending: deque[tuple[IntArray, StepOutput, Mode]] = deque()
         self._held: tuple[Recording, NDArray[np.bool_]] | None = None  # waits for its masks
 
     @classmethod
     def load(
-        cls, options: WorkerOptions, progress: Callable[[float], None] | None = None
+        cls,
+        options: WorkerOptions,
+        progress: Callable[[float], None] | None = None,
+        kernels: Kernels | None = None,
     ) -> GpuRunner:
-        """Open the file and the device, upload weights, allocate the cache.
+        """Open the file and the device (or take that of `kernels`), upload weights, allocate the cache.
 
         Raises ModelFileError for the file, DeviceError for the device.
         """
         model = open_model(options.model_path)
-        device = open_device("gpu" if options.device == "auto" else options.device)
-        runner = cls(device, model, options)
-        runner._build(progress)
+        if kernels is None:
+            kernels = Kernels(open_device("gpu" if options.device == "auto" else options.device))
+        runner = cls(kernels.device, model, options)
+        runner._build(kernels, progress)
         return runner
 
-    def _build(self, progress: Callable[[float], None] | None) -> None:
+    def _build(self, kernels: Kernels, progress: Callable[[float], None] | None) -> None:
         device, spec = self._device, self._model.spec
+        before = device.allocated_bytes
         weights = load_weights(device, self._model, self.context_length, progress)
-        self._cache = kv_cache.allocate(device, spec, self.num_blocks)
-        self._copies = BlockCopies(device, self._cache.parts, self.num_blocks)
+        cache = kv_cache.allocate(device, spec, self.num_blocks)
+        self._copies = BlockCopies(device, cache.parts, self.num_blocks)
         self.block_bytes = self._copies.block_bytes
         self.kv_layout = kv_layout(spec, "gpu f16", self.block_bytes, self.context_length)
-        kernels = Kernels(device)
-        self._sampler = Sampler(
-            device,
-            kernels,
-            self.max_sequences,
-            spec.vocab_size,
-            context_length=self.context_length,
-        )
         folder = self._options.cache_dir
         table = tuned_table(
             kernels,
@@ -107,26 +107,18 @@ class GpuRunner:
             max_rows=self.max_sequences,
             cache_dir=None if folder is None else Path(folder),
         )
-        max_blocks = -(-self.context_length // self.block_size)
-        self._tables = BlockTables(device, self.max_sequences, max_blocks)
-        self._transformer = Transformer(
+        buffers = allocate(
             kernels,
             weights,
-            self._cache,
-            Scratch(device, weights, self.max_batch_tokens, self.max_sequences),
-            self._tables.tensor,
-            self._sampler.last_tokens,
+            cache,
             table,
+            max_tokens=self.max_batch_tokens,
+            max_rows=self.max_sequences,
+            context_length=self.context_length,
         )
-        self._logprobs = LogprobKernels(device, kernels, self.max_sequences, spec.vocab_size)
-        self._plans = Plans(
-            device,
-            self._transformer,
-            self._sampler,
-            self._logprobs,
-            self.max_batch_tokens,
-            self.max_sequences,
-        )
+        self._sampler, self._tables = buffers.sampler, buffers.tables
+        self._transformer, self._logprobs = buffers.transformer, buffers.logprobs
+        self._plans = buffers.plans
         self._plans.prepare_first()
         weights.uploads.wait()
         self._replayer = make_replayer(device, self._plans.output_bytes, self.steps_in_flight)
@@ -138,11 +130,13 @@ class GpuRunner:
             block_size=self.block_size,
             max_sequences=self.max_sequences,
             weight_bytes=weights.nbytes,
-            kv_bytes=self._cache.nbytes,
+            kv_bytes=cache.nbytes,
             load_seconds=time.monotonic() - self._started,
+            verification=self._options.verification,
             tuned_products=table.num_tuned,
-            scratch_bytes=max(0, device.allocated_bytes - weights.nbytes - self._cache.nbytes),
-            device_memory=device_memory(device.info),
+            scratch_bytes=device.allocated_bytes - before - weights.nbytes - cache.nbytes,
+            device_memory=self._memory,
+            tier=gpu_tier(device.info.kind, self._memory),
             window=spec.window,
         )
 
@@ -241,19 +235,10 @@ class GpuRunner:
     def _hidden(self, places: IntArray) -> FloatArray:
         """States of token places of the step just submitted, behind the output norm: synchronous."""
         transformer, device = self._transformer, self._device
-        spec, scratch = transformer.weights.spec, transformer.scratch
+        scratch = transformer.scratch
         self._replayer.flush()
         states = first_rows(scratch.projected, len(places))  # of no use between two steps
-        norm = ops.rms_norm(
-            transformer.kernels,
-            scratch.hidden,
-            transformer.weights.output_norm,
-            states,
-            device.upload(places),
-            rows=len(places),
-            width=spec.hidden_size,
-            eps=spec.norm_eps,
-        )
+        norm = transformer.output_norm(device.upload(places), states)
         run_once(device, [norm])
         return device.read(states)
 
@@ -269,40 +254,3 @@ class GpuRunner:
         self._replayer.close()
         self._device.close()
         self._model.file.close()
-
-
-def _max_sequences(device: Device, model: ModelFile, options: WorkerOptions) -> int:
-    """As many as were asked for, or as one binding holds the logits of."""
-    row_bytes = 4 * model.spec.vocab_size
-    most = max(1, device.max_binding_bytes // row_bytes)
-    if most < options.max_sequences:
-        logger.info(
-            "sequences at a time lowered to %d: logits of one take %d bytes, a binding of %s has %d",
-            *(most, row_bytes, device.name, device.max_binding_bytes),
-        )
-    return min(most, options.max_sequences)
-
-
-def _size_kv(device: Device, model: ModelFile, options: WorkerOptions) -> tuple[int, int]:
-    """(number of blocks, context length): the memory asked for, the binding limit, the context.
-
-    Raises ModelLoadError when a context that was asked for does not fit.
-    """
-    spec, block = model.spec, kv_cache.BLOCK_SIZE
-    budget = options.kv_memory or DEFAULT_KV_BYTES[device.info.is_software]
-    if options.kv_limit is not None:
-        budget = min(budget, options.kv_limit)
-    most = kv_cache.max_blocks_per_binding(device, spec)
-    blocks = min(budget // kv_cache.bytes_per_block(spec), most)
-    wanted = options.context_length or min(spec.context_length, DEFAULT_CONTEXT)
-    blocks = min(blocks, options.max_sequences * -(-wanted // block))
-    context = min(wanted, blocks * block)
-    if blocks < 1 or (options.context_length and context < wanted):
-        need = -(-wanted // block) * kv_cache.bytes_per_block(spec)
-        raise ModelLoadError(
-            f"a context of {wanted} tokens needs {need} bytes of KV cache; {budget} bytes are allowed "
-            f"(--kv-memory, --memory) and one binding of {device.name} holds {most * block} tokens"
-        )
-    if context < wanted:
-        logger.info("context lowered to %d tokens, which is what %d bytes hold", context, budget)
-    return int(blocks), int(context)

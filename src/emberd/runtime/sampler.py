@@ -179,6 +179,10 @@ class Sampler:
         }
         return self._kernels.get(name, includes, **constants)
 
+    def allocate_optional(self) -> None:
+        """What is else allocated when the first sequence with penalties, biases or masks comes."""
+        _ = self._penalties, self._logit_bias, self.masks
+
     @property
     def masks(self) -> Tensor:
         """Where `mask_words` is to be written before a step with masks is sampled."""

@@ -36,7 +36,8 @@ class Scratch:
         self.attended_q8 = activations(device, max_tokens, heads)
         self.partial = device.empty((_partial_elements(device, spec, max_rows),), label="partial")
         dense = spec.ffn_size if spec.experts is None else max(32, spec.experts.shared_ffn_size)
-        self.gate_up = device.empty((max_tokens, 2 * dense), label="gate_up")
+        parts = 2 if spec.gated else 1
+        self.gate_up = device.empty((max_tokens, parts * dense), label="gate_up")
         self.activated = device.empty((max_tokens, dense), label="activated")
         self.activated_q8 = activations(device, max_tokens, dense)
         self.experts = None if spec.experts is None else ExpertScratch(device, spec, max_tokens)

@@ -17,7 +17,8 @@ from .kernel import Dispatch, Kernels
 from .kv_cache import KVCache
 from .linear import LinearTable
 from .matvec import can_fuse_output, output_quantize
-from .model import LayerWeights, ModelWeights, Projection
+from .model import LayerWeights, ModelWeights, Norm, Projection
+from .norms import Following, norm_floats, norm_rows, rms_weight
 from .projection import Input, Projector
 from .scratch import Scratch, first_rows, flat
 
@@ -60,17 +61,12 @@ class Transformer:
 
     def body(self, inputs: StepInputs, shape: Shape) -> list[Dispatch]:
         """Embedding and all layers; leaves the hidden states in `scratch.hidden`."""
-        weights, spec, rows = self.weights, self.weights.spec, shape.tokens
-        count = inputs["num_tokens"]
-        feed_forward = FeedForward(self.projector, spec, self.scratch)
+        weights, rows = self.weights, shape.tokens
         hidden = first_rows(self.scratch.hidden, rows)
         ahead, first = self.projector.int8(self.scratch.next_input, rows), weights.layers[0]
-        ready = (  # whether the step before left the next norm's input
-            ahead.group == 16
-            and first.attention_norm is not None
-            and weights.token_embedding.is_quantized
-            and all(matrix.is_quantized for matrix in first.qkv.matrices)
-        )
+        norm = rms_weight((first.attention_norm, first.qkv))
+        fused = self.table.matvec.fused and ahead.group == 16
+        ready = fused and norm is not None and weights.token_embedding.is_quantized
         steps = linear.embedding(
             self.kernels,
             weights.token_embedding,
@@ -79,39 +75,57 @@ class Transformer:
             inputs["sequence_index"],
             hidden,
             rows=rows,
-            scale=spec.embedding_scale,
-            ahead=(first.attention_norm, ahead) if ready and first.attention_norm else None,
+            scale=weights.spec.embedding_scale,
+            ahead=(norm, ahead) if ready and norm is not None else None,
         )
+        if weights.positions is not None:
+            places, count = inputs["positions"], inputs["num_tokens"]
+            steps.append(
+                ops.add_positions(self.kernels, weights.positions, places, count, hidden, rows=rows)
+            )
         head = (weights.output_norm, weights.output) if self.head_is_ahead(shape) else None
-        for index, layer in enumerate(weights.layers):
-            following = weights.layers[index + 1] if index + 1 < len(weights.layers) else None
-            normed = self._norm(steps, layer.attention_norm, layer.qkv, rows, ready)
-            attended = self._attention(steps, index, layer, normed, inputs, shape)
-            ready = self._output(
-                steps,
-                layer.o,
-                attended,
-                layer.post_attention_norm,
-                (layer.ffn_norm, layer.ffn_readers),
-                inputs,
-                rows,
-            )
-            normed = self._norm(steps, layer.ffn_norm, layer.ffn_readers, rows, ready)
-            if layer.router is not None:
-                feed_forward.mixture(steps, layer, layer.router, normed, count, rows)
-                ready = False
-                continue
-            activated = feed_forward.gated(steps, layer, normed, count, rows)
-            ready = self._output(
-                steps,
-                layer.down,
-                activated,
-                layer.post_ffn_norm,
-                head if following is None else (following.attention_norm, following.qkv),
-                inputs,
-                rows,
-            )
+        followings = [(layer.attention_norm, layer.qkv) for layer in weights.layers[1:]]
+        for index, following in enumerate([*followings, head]):
+            ready = self._layer(steps, index, following, inputs, shape, ready)
         return steps
+
+    def _layer(
+        self,
+        steps: list[Dispatch],
+        index: int,
+        following: Following | None,
+        inputs: StepInputs,
+        shape: Shape,
+        ready: bool,
+    ) -> bool:
+        """One layer. `ready`: the step before left the input of its first norm; gives whether it left `following`'s."""
+        spec, layer, count = self.weights.spec, self.weights.layers[index], inputs["num_tokens"]
+        feed_forward = FeedForward(self.projector, spec, self.scratch)
+        rows = shape.tokens
+        if spec.parallel:
+            both = layer.qkv if layer.ffn_norm is not None else layer.qkv.beside(layer.ffn_readers)
+            normed = self._norm(steps, layer.attention_norm, both, rows, ready)
+            attended = self._attention(steps, index, layer, normed, inputs, shape)
+            if layer.ffn_norm is not None:
+                normed = self._norm(steps, layer.ffn_norm, layer.ffn_readers, rows, False)
+            activated = feed_forward.activated(steps, layer, normed, count, rows)
+            self._output(steps, layer.o, attended, None, None, inputs, rows)
+            return self._output(steps, layer.down, activated, None, following, inputs, rows)
+
+        normed = self._norm(steps, layer.attention_norm, layer.qkv, rows, ready)
+        attended = self._attention(steps, index, layer, normed, inputs, shape)
+        readers = (layer.ffn_norm, layer.ffn_readers)
+        ready = self._output(
+            steps, layer.o, attended, layer.post_attention_norm, readers, inputs, rows
+        )
+        normed = self._norm(steps, layer.ffn_norm, layer.ffn_readers, rows, ready)
+        if layer.router is not None:
+            feed_forward.mixture(steps, layer, layer.router, normed, count, rows)
+            return False
+        activated = feed_forward.activated(steps, layer, normed, count, rows)
+        return self._output(
+            steps, layer.down, activated, layer.post_ffn_norm, following, inputs, rows
+        )
 
     def head_is_ahead(self, shape: Shape) -> bool:
         """Whether `body` leaves the head's input too: where the last product can."""
@@ -119,10 +133,15 @@ class Transformer:
         return (
             last.post_ffn_norm is None
             and last.router is None
+            and rms_weight((self.weights.output_norm, self.weights.output)) is not None
             and not last.down.is_biased
-            and all(matrix.is_quantized for matrix in self.weights.output.matrices)
             and can_fuse_output(self.table.matvec, last.down.matrices[0], shape.tokens)
         )
+
+    def output_norm(self, indices: Tensor, y: Tensor) -> Dispatch:
+        """The norm behind all layers of the hidden states at `indices` (token places), in y (rows, D)."""
+        norm, eps = self.weights.output_norm, self.weights.spec.norm_eps
+        return norm_floats(self.kernels, self.scratch.hidden, norm, y, indices, eps=eps)
 
     def head(
         self, hidden_rows: Tensor, count: Tensor, rows: int, after: Shape | None = None
@@ -141,8 +160,15 @@ class Transformer:
         last = Input(
             first_rows(scratch.last_normed, rows), self.projector.int8(scratch.last_normed_q8, rows)
         )
-        steps = self._norm_rows(
-            scratch.hidden, weights.output_norm, last, weights.output, rows, hidden_rows
+        steps = norm_rows(
+            self.kernels,
+            scratch.hidden,
+            weights.output_norm,
+            last,
+            weights.output,
+            hidden_rows,
+            rows=rows,
+            eps=weights.spec.norm_eps,
         )
         logits = first_rows(scratch.logits, rows)
         steps += self.projector.project(weights.output, last, [(logits, 0)], count, rows)
@@ -157,51 +183,26 @@ class Transformer:
     def _norm(
         self,
         steps: list[Dispatch],
-        weight: Tensor | None,
+        norm: Norm | None,
         reader: Projection,
         rows: int,
         ready: bool,
     ) -> Input:
-        """RMS norm of the hidden states for `reader`: its 1 / rms is left to that where `ready`. None: as they are."""
+        """Norm of the hidden states for `reader`: its 1 / rms is left to that where `ready`. None: as they are."""
         scratch = self.scratch
         floats = first_rows(scratch.normed, rows)
         if ready:
             return Input(floats, self.projector.int8(scratch.next_input, rows))
         out = Input(floats, self.projector.int8(scratch.normed_q8, rows))
         hidden = first_rows(scratch.hidden, rows)
-        if weight is not None:
-            steps += self._norm_rows(hidden, weight, out, reader, rows)
+        if norm is not None:
+            eps = self.weights.spec.norm_eps
+            steps += norm_rows(self.kernels, hidden, norm, out, reader, rows=rows, eps=eps)
             return out
         if any(matrix.is_quantized for matrix in reader.matrices):
             sizes = {"rows": rows, "width": hidden.shape[1]}
             steps.append(linear.quantize_q8(self.kernels, hidden, out.q8, **sizes))
         return Input(hidden, out.q8)
-
-    def _norm_rows(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        out: Input,
-        reader: Projection,
-        rows: int,
-        indices: Tensor | None = None,
-    ) -> list[Dispatch]:
-        """RMS norm of all rows, or of those that `indices` names, in the forms that `reader` takes."""
-        eps, width = self.weights.spec.norm_eps, x.shape[1]
-        steps = []
-        if any(matrix.is_quantized for matrix in reader.matrices):
-            steps.append(
-                linear.rms_norm_quantize(
-                    self.kernels, x, weight, out.q8, indices, rows=rows, width=width, eps=eps
-                )
-            )
-        if not all(matrix.is_quantized for matrix in reader.matrices):
-            steps.append(
-                ops.rms_norm(
-                    self.kernels, x, weight, out.floats, indices, rows=rows, width=width, eps=eps
-                )
-            )
-        return steps
 
     def _attention(
         self,
@@ -350,13 +351,13 @@ class Transformer:
         projection: Projection,
         x: Input,
         post_norm: Tensor | None,
-        following: tuple[Tensor | None, Projection] | None,
+        following: Following | None,
         inputs: StepInputs,
         rows: int,
     ) -> bool:
         """Project back to the hidden size and add to the residual, normed first where the model does.
 
-        `following` is the next norm's weight and reader. True: its input is already in `scratch.next_input`.
+        `following` is the next norm and its reader. True: its input is already in `scratch.next_input`.
         """
         scratch, count, spec = self.scratch, inputs["num_tokens"], self.weights.spec
         hidden = first_rows(scratch.hidden, rows)
@@ -371,10 +372,9 @@ class Transformer:
             )
             return False
         matrix = projection.matrices[0]
+        norm_weight = None if following is None else rms_weight(following)
         if (
-            following is None
-            or following[0] is None
-            or not all(reader.is_quantized for reader in following[1].matrices)
+            norm_weight is None
             or projection.is_biased
             or not can_fuse_output(self.table.matvec, matrix, rows)
         ):
@@ -388,7 +388,7 @@ class Transformer:
                 matrix,
                 x.q8,
                 hidden,
-                following[0],
+                norm_weight,
                 self.projector.int8(scratch.next_input, rows),
                 rows=rows,
                 count=count,

@@ -114,17 +114,19 @@ def _uses(
     for layer in weights.layers if tokens <= max_tokens else ():
         for matrix in layer.qkv.matrices:
             yield plain, matrix, False
-        adds = layer.post_attention_norm is None
+        adds, norm = layer.post_attention_norm is None, layer.attention_norm
+        fuses = adds and (norm is None or norm.bias is None)  # LayerNorms are made apart
         dense = layer if layer.router is None else layer.shared  # experts have kernels of their own
         down = () if dense is None else dense.down.matrices
         gate_up = () if dense is None else dense.gate_up.matrices
         for part in (layer.o, *((layer.down,) if dense is layer else ())):
             (matrix,) = part.matrices
-            fused = adds and not part.is_biased and can_fuse_output(rules.matvec, matrix, tokens)
+            fused = fuses and not part.is_biased and can_fuse_output(rules.matvec, matrix, tokens)
             yield ("output", matrix, False) if fused else (plain, matrix, adds)
         for matrix in () if dense is layer else down:
             yield plain, matrix, False
-        whole = len(gate_up) == 1
+        biased = dense is not None and dense.gate_up.is_biased
+        whole = len(gate_up) == 1 and weights.spec.gated and not biased
         for matrix in gate_up:
             fused = whole and can_fuse_gate_up(rules.matvec, matrix, tokens)
             yield ("gate_up" if fused else plain), matrix, False

@@ -46,6 +46,7 @@ def device_key(device: Device) -> dict[str, str]:
         "driver": device.info.driver,
         "wgpu": wgpu.__version__,
         "kernels": kernels.hexdigest(),
+        "subgroup": str(device.subgroup_size),
     }
 
 
@@ -69,12 +70,16 @@ def load_tiles(path: Path, key: Mapping[str, str], device: Device) -> dict[Produ
 
 
 def save_tiles(path: Path, key: Mapping[str, str], tiles: Tiles) -> None:
-    """Written whole or not at all; tiles that cannot be kept are only measured again."""
     entries = [
         {**dataclasses.asdict(product), "tile": None if tile is None else dataclasses.asdict(tile)}
         for product, tile in tiles.items()
     ]
-    text = json.dumps({"key": dict(key), "products": entries}, indent=1)
+    keep_json(path, {"key": dict(key), "products": entries})
+
+
+def keep_json(path: Path, value: Any) -> None:
+    """Written whole or not at all; what cannot be kept is only found out again."""
+    text = json.dumps(value, indent=1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent)
@@ -82,7 +87,9 @@ def save_tiles(path: Path, key: Mapping[str, str], tiles: Tiles) -> None:
             file.write(text)
         os.replace(temporary, path)
     except OSError as error:
-        logger.warning("measured tiles cannot be kept in %s: %s", path.parent, error)
+        logger.warning(
+            "what was found out about the device cannot be kept in %s: %s", path.parent, error
+        )
 
 
 def _parse(entry: dict[str, Any], device: Device) -> tuple[Product, Tile | None]:

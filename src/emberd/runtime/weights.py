@@ -130,14 +130,14 @@ def upload_matrix(
 ) -> WeightMatrix:
     """Matrices of one type and width, (rows, row bytes) each, stacked by rows in the order given.
 
-    The matrix's own type is `loaded_type` of theirs.
+    The matrix's own type is `loaded_type` of theirs, on this device.
     Columns are a multiple of 32. The bytes are there on return, or with `uploads` when that is done.
     Raises DeviceError when one row does not fit a binding.
     """
     types = {kind for _, kind in raws}
     assert len(types) == 1, f"{label}: cannot stack {types}"
     (source,) = types
-    kind = loaded_type(source)
+    kind = loaded_type(source, device.left_out)
     widths = {raw.shape[1] for raw, _ in raws}
     assert len(widths) == 1, f"{label}: cannot stack rows of {widths} bytes"
     (row_bytes,) = widths
@@ -164,12 +164,14 @@ def upload_matrix(
         if planes:
             scales = device.empty((-(-count * scale_row_bytes // 4),), "u32", f"{label} scales")
         part = WeightPart(first, count, quants, scales)
+        parts.append(part)
+        if not device.holds_data:
+            continue
         fill = partial(_fill, device, part, [raw for raw, _ in raws], source, cols)
         if uploads is None:
             fill()
         else:
             uploads.start(count * row_bytes, fill)
-        parts.append(part)
     return WeightMatrix(kind, rows, cols, tuple(parts))
 
 
@@ -182,7 +184,7 @@ def _fill(
     device: Device, part: WeightPart, raws: Sequence[Bytes], source: GGMLType, cols: int
 ) -> None:
     """Write the part's rows chunk by chunk; the second plane is small and goes in one piece."""
-    kind = loaded_type(source)
+    kind = loaded_type(source, device.left_out)
     planes = PLANES.get(kind)
     written = 0
     scales: list[Bytes] = []
@@ -190,7 +192,7 @@ def _fill(
     # Decoding goes through float32, which must fit into a chunk as well.
     row_bytes = raws[0].shape[1] if kind == source else 4 * cols
     for rows in _row_chunks(raws, part.first_row, part.rows, max(1, CHUNK_BYTES // row_bytes)):
-        chunk: Bytes = np.ascontiguousarray(loaded_rows(rows, source)).reshape(-1)
+        chunk: Bytes = np.ascontiguousarray(loaded_rows(rows, source, device.left_out)).reshape(-1)
         if planes:
             chunk, second = _regroup(chunk, quant_type(kind).nbytes, planes, scratch)
             scales.append(second)

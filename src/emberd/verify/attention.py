@@ -21,7 +21,7 @@ from ..runtime.device import Tensor
 from ..runtime.kv_cache import BLOCK_SIZE
 from ..runtime.weights import FLOAT_TYPES
 from .bench import F32, GROUP, Workbench, decoded, read_quantized
-from .check import TOLERANCE, Check, compare, relative_error
+from .check import TOLERANCE, Check, relative_error
 
 TOKENS = 7
 POSITIONS = 600
@@ -83,9 +83,9 @@ def _check_rope(
         return device()[2].view(np.float16)[slots], qkv[:, heads + kv_heads :]
 
     shape = f"{TOKENS}×{{}}×{head_dim} base {base:g}"
-    yield compare("rope_kv_write q", "F32", shape.format(heads), "float", queries)
-    yield compare("rope_kv_write k", "F16", shape.format(kv_heads), "f16", keys)
-    yield compare("rope_kv_write v", "F16", shape.format(kv_heads), "f16", values)
+    yield bench.compare("rope_kv_write q", "F32", shape.format(heads), "float", queries)
+    yield bench.compare("rope_kv_write k", "F16", shape.format(kv_heads), "f16", keys)
+    yield bench.compare("rope_kv_write v", "F16", shape.format(kv_heads), "f16", values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ def _check_decode(
 
     shape = f"{rows} rows, context {max(contexts)}, window {window or 'all'}, {splits} splits"
     kind = "float" if form == "float" else "int8_round"
-    return compare("attention_decode", "F16" if form == "float" else "int8", shape, kind, run)
+    return bench.compare("attention_decode", "F16" if form == "float" else "int8", shape, kind, run)
 
 
 def _check_prefill(bench: Workbench, model: ModelFile, context: int, index: int) -> Check:
@@ -323,7 +323,7 @@ def _check_prefill(bench: Workbench, model: ModelFile, context: int, index: int)
         return bench.run(step, y)[0], expected
 
     shape = f"{tokens} tokens, context {context}, window {window or 'all'}"
-    return compare("attention_prefill", "F16", shape, "float", run)
+    return bench.compare("attention_prefill", "F16", shape, "float", run)
 
 
 def _vector(model: ModelFile, info: TensorInfo | None) -> F32 | None:

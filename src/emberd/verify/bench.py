@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
+from ..gguf.loaded import loaded_floats
 from ..reference.ops import quantize_q8
 from ..runtime.device import Device, Tensor
 from ..runtime.kernel import Dispatch, Kernels, run_once
 from ..runtime.linear import QuantizedActivations
+from ..runtime.matvec import gains_by_baking
+from .check import Check, compare
 
 F32 = NDArray[np.float32]
 
@@ -21,15 +25,31 @@ GROUP = 16
 
 
 class Workbench:
-    """A device, its kernels, and random numbers."""
+    """A device, its kernels, and random numbers. `baking`: kernels get their params in their text."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, kernels: Kernels | None = None) -> None:
         self.device = device
-        self.kernels = Kernels(device)
+        self.kernels = kernels or Kernels(device)
+        self.baking = False
         self.rng = np.random.default_rng(secrets.randbits(64))
+
+    def compare(
+        self,
+        kernel: str,
+        type_name: str,
+        shape: str,
+        kind: str,
+        run: Callable[[], tuple[NDArray[Any], NDArray[Any]]],
+    ) -> Check:
+        """Run one case, which gives (out, ref)."""
+        return compare(kernel, type_name, shape, kind, run)
 
     def normal(self, *shape: int) -> F32:
         return self.rng.standard_normal(shape, dtype=np.float32)
+
+    def floats(self, raw: NDArray[np.uint8], type: GGMLQuantizationType) -> F32:
+        """The weights of these rows as the device's kernels see them."""
+        return loaded_floats(raw, type, self.device.left_out)
 
     def put(self, array: NDArray[Any]) -> Tensor:
         return self.device.upload(array)
@@ -45,7 +65,10 @@ class Workbench:
         return self.device.upload(np.full(shape, np.nan, np.float32))
 
     def run(self, steps: Dispatch | Sequence[Dispatch], *outputs: Tensor) -> list[NDArray[Any]]:
-        run_once(self.device, [steps] if isinstance(steps, Dispatch) else list(steps))
+        steps = [steps] if isinstance(steps, Dispatch) else list(steps)
+        if self.baking:
+            steps = [self.kernels.baked(step) if gains_by_baking(step) else step for step in steps]
+        run_once(self.device, steps)
         return [self.device.read(output) for output in outputs]
 
     def quantized(self, x: F32) -> tuple[QuantizedActivations, F32]:

@@ -30,6 +30,7 @@ class Check:
     error: float
     tolerance: float
     note: str = ""
+    features: tuple[str, ...] = ()  # of its kernels, where these are watched: see `load_bench.py`
 
     @property
     def passed(self) -> bool:

@@ -21,9 +21,8 @@ from ..reference.encoder import CpuEncoder
 from ..runtime import encoder_ops, linear
 from ..runtime.device import Device
 from ..runtime.encoder import GpuEncoder
-from ..text.tokenizer import Tokenizer
 from .bench import F32, Workbench, decoded, read_quantized
-from .check import Check, compare, relative_error
+from .check import Check, relative_error
 from .linear import Role, check_roles, check_rows
 
 LENGTHS = (5, 1, 70)  # of texts side by side
@@ -41,15 +40,19 @@ Pair = tuple[NDArray[Any], NDArray[Any]]
 def check_encoder_kernels(device: Device, path: Path) -> Iterator[Check]:
     """All checks of one encoder's file. Raises ModelFileError for the file."""
     model = open_encoder(path)
-    bench = Workbench(device)
     try:
-        yield from check_rows(bench, model.file, model.tensors.token_embedding, 1.0)
-        yield from check_norm(bench, model)
-        yield from check_roles(bench, model.file, roles(model))
-        yield from check_small(bench, model)
-        yield from check_attention(bench, model)
+        yield from check_encoder_parts(Workbench(device), model)
     finally:
         model.close()
+
+
+def check_encoder_parts(bench: Workbench, model: EncoderFile) -> Iterator[Check]:
+    """All checks of one open encoder."""
+    yield from check_rows(bench, model.file, model.tensors.token_embedding, 1.0)
+    yield from check_norm(bench, model)
+    yield from check_roles(bench, model.file, roles(model))
+    yield from check_small(bench, model)
+    yield from check_attention(bench, model)
 
 
 def roles(model: EncoderFile) -> list[Role]:
@@ -89,7 +92,7 @@ def check_norm(bench: Workbench, model: EncoderFile) -> Iterator[Check]:
 
     for rows, chosen in (("all", False), ("chosen", True)):
         label = f"{tokens}×{width} {rows} rows"
-        yield compare("layer_norm_add", "F32", label, "float", lambda c=chosen: run(c))  # type: ignore[misc]
+        yield bench.compare("layer_norm_add", "F32", label, "float", lambda c=chosen: run(c))  # type: ignore[misc]
 
 
 def check_small(bench: Workbench, model: EncoderFile) -> Iterator[Check]:
@@ -108,9 +111,9 @@ def check_small(bench: Workbench, model: EncoderFile) -> Iterator[Check]:
         step = linear.quantize_q8(bench.kernels, bench.put(x), out, rows=tokens, width=width)
         return read_quantized(bench, step, out), decoded(*reference_ops.quantize_q8(x))
 
-    yield compare("gelu", "F32", f"{tokens}×{width}", "float", gelu)
+    yield bench.compare("gelu", "F32", f"{tokens}×{width}", "float", gelu)
     if not _all_float(model):
-        yield compare("quantize_q8", "int8", f"{tokens}×{width}", "int8_round", quantizing)
+        yield bench.compare("quantize_q8", "int8", f"{tokens}×{width}", "int8_round", quantizing)
 
 
 def check_attention(bench: Workbench, model: EncoderFile) -> Iterator[Check]:
@@ -140,11 +143,15 @@ def check_attention(bench: Workbench, model: EncoderFile) -> Iterator[Check]:
         return bench.run(step, y)[0], expected
 
     shape = f"{tokens} tokens, {spec.num_heads} heads of {spec.head_dim}"
-    yield compare("attention_encoder", "F32", shape, "float", run)
+    yield bench.compare("attention_encoder", "F32", shape, "float", run)
 
 
 def check_encoder(path: Path, device: str) -> Iterator[Check]:
     """Raises ModelLoadError where the encoder does not fit into memory as float32."""
+    from ..text.tokenizer import (
+        Tokenizer,
+    )  # which a worker, whose kernels are checked, does without
+
     model = open_encoder(path)
     try:
         kind = "float" if _all_float(model) else "int8"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..gguf.loaded import loaded_floats, loaded_type
+from ..gguf.loaded import loaded_type
 from ..gguf.reader import TensorInfo
 from ..gguf.spec import ModelFile
 from ..reference import ops as reference
@@ -21,7 +21,7 @@ from ..runtime.matvec import MatvecTable
 from ..runtime.products import Form, Product
 from ..runtime.weights import FLOAT_TYPES, upload_matrix
 from .bench import F32, GROUP, Workbench, decoded, read_quantized
-from .check import TOLERANCE, Check, compare, relative_error
+from .check import TOLERANCE, Check, relative_error
 
 TOKENS = (1, 4, 7)
 MAX_ROWS = 256
@@ -32,52 +32,56 @@ Pair = tuple[NDArray[Any], NDArray[Any]]
 def check_fused(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     """The products that a pending norm, the residual or the gated activation can join, once for each type."""
     spec, layers = model.spec, model.tensors.layers
+    if layers[0].attention_norm_bias is not None:
+        return  # a LayerNorm's input is not left to its reader, and nothing else can join
     quantized = [layer for layer in layers if not _is_float(layer.q, layer.o, layer.down)]
     outputs = {(m.type, m.shape[1]): m for layer in quantized for m in (layer.o, layer.down)}
     readers = {m.type: m for layer in quantized for m in (layer.q, layer.k, layer.v)}
     gates = {
         layer.gate.type: (layer.gate, layer.up)
         for layer in quantized
-        if layer.gate.type == layer.up.type and not _is_float(layer.gate)
+        if layer.gate is not None and layer.gate.type == layer.up.type and not _is_float(layer.gate)
     }
     if not _is_float(model.tensors.token_embedding):
-        yield _check_embedding(bench, model)
+        yield check_ahead(bench, model)
     for tokens in TOKENS:
         if layers[0].post_attention_norm is None:
             if not _is_float(model.tensors.output):
-                yield _check_pending(bench, model, model.tensors.output, tokens, given=True)
+                yield check_pending(bench, model, model.tensors.output, tokens, given=True)
             for info in outputs.values():
-                yield _check_output(bench, model, info, tokens)
+                yield check_output(bench, model, info, tokens)
             for info in readers.values():
-                yield _check_pending(bench, model, info, tokens)
+                yield check_pending(bench, model, info, tokens)
         for pending in (False, True):
             for gate, up in gates.values():
-                yield _check_gate_up(bench, model, gate, up, tokens, pending, spec.activation)
+                yield check_gate_up(bench, model, gate, up, tokens, pending, spec.activation)
     # Every other tile that measuring may put in the table's place.
     device, tokens = bench.device, TOKENS[1]
     if layers[0].post_attention_norm is None:
         for info in {info.type: info for info in outputs.values()}.values():
             rows = min(info.shape[0], MAX_ROWS)
             for table in _tables(device, "output", info, rows):
-                yield _check_output(bench, model, info, tokens, table)
+                yield check_output(bench, model, info, tokens, table)
     for gate, up in gates.values():
         rows = 2 * min(gate.shape[0], MAX_ROWS)
         for table in _tables(device, "gate_up", gate, rows):
-            yield _check_gate_up(bench, model, gate, up, tokens, True, spec.activation, table)
+            yield check_gate_up(bench, model, gate, up, tokens, True, spec.activation, table)
 
 
 def _tables(device: Device, form: Form, info: TensorInfo, rows: int) -> list[MatvecTable]:
-    product = Product(form, loaded_type(info.type).name, rows, info.shape[1], TOKENS[1])
+    kind = loaded_type(info.type, device.left_out).name
+    product = Product(form, kind, rows, info.shape[1], TOKENS[1])
     tiles = linear.candidates(device, product)
     return [linear.table_of(device, form, tile).matvec for tile in tiles]
 
 
-def _check_output(
+def check_output(
     bench: Workbench,
     model: ModelFile,
     info: TensorInfo,
     tokens: int,
     table: MatvecTable | None = None,
+    note: str = "",
 ) -> Check:
     def run() -> Pair:
         raw = model.file.rows(info)[:MAX_ROWS]
@@ -98,7 +102,7 @@ def _check_output(
             table=table or linear.default_table(bench.device).matvec,
         )
         found = bench.run(step, hidden)[0]
-        product = x.astype(np.float64) @ loaded_floats(raw, info.type).T.astype(np.float64)
+        product = x.astype(np.float64) @ bench.floats(raw, info.type).T.astype(np.float64)
         if relative_error(found, before + product) > TOLERANCE["int8_twin"]:
             return found, before + product
         assert out.norm is not None
@@ -111,11 +115,11 @@ def _check_output(
         )
 
     shape = f"{tokens}×{info.shape[1]} · {info.shape[0]}×{info.shape[1]} +=, int8"
-    shape += "" if table is None else ", another tile"
-    return compare("matvec residual", info.type.name, shape, "int8_round", run)
+    shape += note or ("" if table is None else ", another tile")
+    return bench.compare("matvec residual", info.type.name, shape, "int8_round", run)
 
 
-def _check_embedding(bench: Workbench, model: ModelFile) -> Check:
+def check_ahead(bench: Workbench, model: ModelFile) -> Check:
     """Embedding rows that go on as the first norm's input."""
     info, spec, tokens = model.tensors.token_embedding, model.spec, TOKENS[-1]
 
@@ -136,7 +140,7 @@ def _check_embedding(bench: Workbench, model: ModelFile) -> Check:
             ahead=(bench.put(weight), out),
         )
         found = read_quantized(bench, steps, out)
-        rows = loaded_floats(raw, info.type)[ids] * np.float32(spec.embedding_scale)
+        rows = bench.floats(raw, info.type)[ids] * np.float32(spec.embedding_scale)
         assert out.norm is not None
         squares = bench.run([], out.norm.squares)[0]
         sums = (rows**2).reshape(tokens, -1, 16).sum(axis=2)
@@ -145,11 +149,18 @@ def _check_embedding(bench: Workbench, model: ModelFile) -> Check:
         return found, decoded(*reference.quantize_q8(rows * weight, GROUP))
 
     shape = f"{tokens}×{info.shape[1]}, int8"
-    return compare("embedding norm", info.type.name, shape, "int8_round", run)
+    return bench.compare("embedding norm", info.type.name, shape, "int8_round", run)
 
 
-def _check_pending(
-    bench: Workbench, model: ModelFile, info: TensorInfo, tokens: int, given: bool = False
+def check_pending(
+    bench: Workbench,
+    model: ModelFile,
+    info: TensorInfo,
+    tokens: int,
+    given: bool = False,
+    table: linear.LinearTable | None = None,
+    bias: F32 | None = None,
+    note: str = "",
 ) -> Check:
     """`given`: of rows of the input in another order."""
 
@@ -162,16 +173,25 @@ def _check_pending(
             x_q8, x = replace(x_q8, rows=bench.ints(order)), x[order]
         y = bench.poisoned(tokens, matrix.rows)
         steps = linear.matmul(
-            bench.kernels, matrix, x_q8, y, rows=tokens, count=bench.count(tokens)
+            bench.kernels,
+            matrix,
+            x_q8,
+            y,
+            rows=tokens,
+            count=bench.count(tokens),
+            bias=None if bias is None else bench.put(bias),
+            table=table,
         )
-        return bench.run(steps, y)[0], x @ loaded_floats(raw, info.type).T.astype(np.float64)
+        expected = x @ bench.floats(raw, info.type).T.astype(np.float64)
+        return bench.run(steps, y)[0], expected if bias is None else expected + bias
 
     shape = f"{tokens}×{info.shape[1]} · {info.shape[0]}×{info.shape[1]}"
     shape += ", given rows" if given else ""
-    return compare("matvec norm", info.type.name, shape, "int8_twin", run)
+    shape += ("" if bias is None else " +bias") + note
+    return bench.compare("matvec norm", info.type.name, shape, "int8_twin", run)
 
 
-def _check_gate_up(
+def check_gate_up(
     bench: Workbench,
     model: ModelFile,
     gate: TensorInfo,
@@ -180,6 +200,7 @@ def _check_gate_up(
     pending: bool,
     activation: Any,
     table: MatvecTable | None = None,
+    note: str = "",
 ) -> Check:
     def run() -> Pair:
         raws = [model.file.rows(info)[:MAX_ROWS] for info in (gate, up)]
@@ -196,16 +217,16 @@ def _check_gate_up(
             activation=activation,
             table=table or linear.default_table(bench.device).matvec,
         )
-        halves = [(x @ loaded_floats(raw, gate.type).T).astype(np.float32) for raw in raws]
+        halves = [(x @ bench.floats(raw, gate.type).T).astype(np.float32) for raw in raws]
         product = ACTIVATIONS[activation]
         return read_quantized(bench, step, out), decoded(
             *reference.quantize_q8(product(halves[0], halves[1]), GROUP)
         )
 
     shape = f"{tokens}×{gate.shape[1]} · 2×{gate.shape[0]}×{gate.shape[1]} {activation}"
-    shape += "" if table is None else ", another tile"
+    shape += note or ("" if table is None else ", another tile")
     name = "matvec gate up norm" if pending else "matvec gate up"
-    return compare(name, gate.type.name, shape, "int8_round", run)
+    return bench.compare(name, gate.type.name, shape, "int8_round", run)
 
 
 def _input(

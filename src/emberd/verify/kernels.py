@@ -18,8 +18,10 @@ from ..runtime import linear, ops
 from ..runtime.device import Device
 from .attention import check_attention, check_rope
 from .bench import F32, GROUP, Workbench, decoded, read_quantized
-from .check import Check, compare
+from .check import Check
+from .experts import check_experts
 from .fused import check_fused
+from .layer_norm import check_layer_norm, check_positions
 from .linear import check_embedding, check_products, check_tiles
 from .sampling import check_sampler
 
@@ -35,6 +37,8 @@ def check_kernels(device: Device, path: Path) -> Iterator[Check]:
     try:
         yield from check_embedding(bench, model)
         yield from check_norms(bench, model)
+        yield from check_layer_norm(bench, model)
+        yield from check_positions(bench, model)
         yield from check_post_norm(bench, model)
         yield from check_products(bench, model)
         yield from check_tiles(bench, model)
@@ -42,6 +46,8 @@ def check_kernels(device: Device, path: Path) -> Iterator[Check]:
         yield from check_rope(bench, model)
         yield from check_attention(bench, model)
         yield from check_activation(bench, model)
+        yield from check_in_place(bench, model)
+        yield from check_experts(bench, model)
         yield from check_sampler(bench, model.spec.vocab_size)
     finally:
         model.close()
@@ -50,6 +56,8 @@ def check_kernels(device: Device, path: Path) -> Iterator[Check]:
 def check_norms(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     """The norms ahead of projections, in the forms that these read."""
     spec, layer = model.spec, model.tensors.layers[0]
+    if layer.attention_norm_bias is not None:
+        return  # check_layer_norm has them
     weight = _vector(model, layer.attention_norm or model.tensors.output_norm)
     shape = f"{TOKENS}×{spec.hidden_size}"
     sizes = {"rows": TOKENS, "width": spec.hidden_size}
@@ -58,8 +66,9 @@ def check_norms(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     readers = [
         info
         for item in model.tensors.layers
-        for info in (item.q, item.k, item.v, item.gate, item.up)
+        for info in (item.q, item.k, item.v, item.gate or item.up, item.up)
     ]
+    readers += [layer.router for layer in model.tensors.layers if layer.router is not None]
     readers.append(model.tensors.output)
 
     def cases(indices: NDArray[np.int32] | None) -> tuple[Callable[[], Pair], Callable[[], Pair]]:
@@ -92,10 +101,10 @@ def check_norms(bench: Workbench, model: ModelFile) -> Iterator[Check]:
 
     for rows, (plain, quantizing) in (("all", cases(None)), ("chosen", cases(picked))):
         if any(_is_float(info) for info in readers):
-            yield compare("rms_norm", "F32", f"{shape} {rows} rows", "float", plain)
+            yield bench.compare("rms_norm", "F32", f"{shape} {rows} rows", "float", plain)
         if not all(_is_float(info) for info in readers):
             label = f"{shape} {rows} rows"
-            yield compare("rms_norm_quantize", "int8", label, "int8_round", quantizing)
+            yield bench.compare("rms_norm_quantize", "int8", label, "int8_round", quantizing)
 
 
 def check_post_norm(bench: Workbench, model: ModelFile) -> Iterator[Check]:
@@ -119,33 +128,67 @@ def check_post_norm(bench: Workbench, model: ModelFile) -> Iterator[Check]:
         )
         return bench.run(step, y)[0], residual + reference.rms_norm(x, weight, spec.norm_eps)
 
-    yield compare("rms_norm_add", "F32", f"{TOKENS}×{spec.hidden_size}", "float", run)
+    yield bench.compare("rms_norm_add", "F32", f"{TOKENS}×{spec.hidden_size}", "float", run)
+
+
+def check_in_place(bench: Workbench, model: ModelFile) -> Iterator[Check]:
+    """Norms of all heads' queries or keys together, and what becomes of the logits, where the model has these."""
+    spec, weight = model.spec, model.tensors.layers[0].q_norm
+    if spec.whole_qk_norm and weight is not None:
+        norm = _vector(model, weight)
+
+        def columns() -> Pair:
+            x = bench.normal(TOKENS, len(norm) + 7)
+            y, expected = bench.put(x), x.copy()
+            expected[:, 4:-3] = reference.rms_norm(x[:, 4:-3], norm, spec.norm_eps)
+            step = ops.rms_norm_columns(
+                bench.kernels, y, bench.put(norm), rows=TOKENS, column=4, eps=spec.norm_eps
+            )
+            return bench.run(step, y)[0], expected
+
+        yield bench.compare("rms_norm_columns", "F32", f"{TOKENS}×{len(norm)}", "float", columns)
+    scale, cap = spec.logit_scale, spec.logit_cap
+    if scale == 1 and cap == 0:
+        return
+
+    def finish() -> Pair:
+        x = bench.normal(TOKENS, spec.vocab_size) * np.float32(20)
+        y, scaled = bench.put(x), x * np.float32(scale)
+        step = ops.finish_logits(bench.kernels, y, rows=TOKENS, scale=scale, cap=cap)
+        return bench.run(step, y)[0], reference.soft_cap(scaled, cap) if cap else scaled
+
+    yield bench.compare("finish_logits", "F32", f"{TOKENS}×{spec.vocab_size}", "float", finish)
 
 
 def check_activation(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     """What stands ahead of the output and down projections."""
     spec, layers = model.spec, model.tensors.layers
     gate, up = bench.normal(TOKENS, spec.ffn_size), bench.normal(TOKENS, spec.ffn_size)
-    twin = ACTIVATIONS[spec.activation]
-    gate_up = np.concatenate([gate, up], axis=1)
+    gate_up, gated = np.concatenate([gate, up], axis=1), spec.gated
+    expected = ACTIVATIONS[spec.activation](gate, up)
+    if not gated:
+        gate_up, expected = up, reference.gelu_tanh(up)
     sizes = {"rows": TOKENS, "width": spec.ffn_size}
     width = spec.num_heads * spec.head_dim
 
     def plain() -> Pair:
         y = bench.poisoned(TOKENS, spec.ffn_size)
-        step = ops.silu_mul(
-            bench.kernels, bench.put(gate_up), y, activation=spec.activation, **sizes
-        )
-        return bench.run(step, y)[0], twin(gate, up)
+        x = bench.put(gate_up)
+        step = ops.silu_mul(bench.kernels, x, y, activation=spec.activation, gated=gated, **sizes)
+        return bench.run(step, y)[0], expected
 
     def quantizing() -> Pair:
         out = linear.activations(bench.device, TOKENS, spec.ffn_size, group=GROUP)
         step = linear.silu_mul_quantize(
-            bench.kernels, bench.put(gate_up), out, activation=spec.activation, **sizes
+            bench.kernels,
+            bench.put(gate_up),
+            out,
+            activation=spec.activation,
+            gated=gated,
+            **sizes,
         )
-        return read_quantized(bench, step, out), decoded(
-            *reference.quantize_q8(twin(gate, up), GROUP)
-        )
+        twin = decoded(*reference.quantize_q8(expected, GROUP))
+        return read_quantized(bench, step, out), twin
 
     def attended() -> Pair:
         x = bench.normal(TOKENS, width)
@@ -155,11 +198,11 @@ def check_activation(bench: Workbench, model: ModelFile) -> Iterator[Check]:
 
     shape = f"{TOKENS}×{spec.ffn_size} {spec.activation}"
     if any(_is_float(layer.down) for layer in layers):
-        yield compare("silu_mul", "F32", shape, "float", plain)
+        yield bench.compare("silu_mul", "F32", shape, "float", plain)
     if not all(_is_float(layer.down) for layer in layers):
-        yield compare("silu_mul_quantize", "int8", shape, "int8_round", quantizing)
+        yield bench.compare("silu_mul_quantize", "int8", shape, "int8_round", quantizing)
     if not all(_is_float(layer.o) for layer in layers):
-        yield compare("quantize_q8", "int8", f"{TOKENS}×{width}", "int8_round", attended)
+        yield bench.compare("quantize_q8", "int8", f"{TOKENS}×{width}", "int8_round", attended)
 
 
 def _vector(model: ModelFile, info: TensorInfo) -> F32:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..gguf.dequant import dequantize
-from ..gguf.loaded import loaded_floats, loaded_type
+from ..gguf.loaded import loaded_type
 from ..gguf.reader import GGUFFile, TensorInfo
 from ..gguf.spec import ModelFile
 from ..reference import ops as reference
@@ -18,7 +18,7 @@ from ..runtime import linear
 from ..runtime.products import Form, Product
 from ..runtime.weights import upload_matrix
 from .bench import F32, Workbench
-from .check import Check, compare
+from .check import Check
 
 TOKENS = (1, 4, 12, 20, 72)
 """Numbers of tokens: each kernel and tile of the table serves one of them."""
@@ -53,12 +53,12 @@ def roles(model: ModelFile) -> list[Role]:
             Role(layer.k, layer.k_bias),
             Role(layer.v, layer.v_bias),
             Role(layer.o, layer.o_bias, accumulate=adds),
-            Role(layer.gate),
-            Role(layer.up),
-            Role(layer.down, accumulate=adds),
+            *(() if layer.gate is None else (Role(layer.gate, layer.gate_bias),)),
+            Role(layer.up, layer.up_bias),
+            Role(layer.down, layer.down_bias, accumulate=adds),
         ):
             found.setdefault(role.key, role)
-    output = Role(model.tensors.output)
+    output = Role(model.tensors.output, model.tensors.output_bias)
     found.setdefault(output.key, output)
     return list(found.values())
 
@@ -72,12 +72,12 @@ def check_roles(bench: Workbench, file: GGUFFile, found: Iterable[Role]) -> Iter
     """Each role's product for every number of tokens."""
     for role in found:
         raw = file.rows(role.matrix)[:MAX_ROWS]
-        weight = loaded_floats(raw, role.matrix.type)
+        weight = bench.floats(raw, role.matrix.type)
         bias = None
         if role.bias is not None:
             bias = dequantize(file.rows(role.bias), role.bias.type).reshape(-1)[: len(raw)]
         for tokens in TOKENS:
-            yield _check_product(bench, role, raw, weight, bias, tokens)
+            yield check_product(bench, role, raw, weight, bias, tokens)
 
 
 def check_tiles(bench: Workbench, model: ModelFile) -> Iterator[Check]:
@@ -88,16 +88,16 @@ def check_tiles(bench: Workbench, model: ModelFile) -> Iterator[Check]:
         forms.append(("matmul", TOKENS[-1]))
     for role in {role.matrix.type: role for role in reversed(roles(model))}.values():
         raw = model.file.rows(role.matrix)[:MAX_ROWS]
-        weight = loaded_floats(raw, role.matrix.type)
+        weight = bench.floats(raw, role.matrix.type)
         for form, tokens in forms:
-            kind = loaded_type(role.matrix.type).name
+            kind = loaded_type(role.matrix.type, bench.device.left_out).name
             product = Product(form, kind, len(weight), weight.shape[1], tokens)
             for tile in linear.candidates(bench.device, product):
                 table = linear.table_of(bench.device, form, tile)
-                yield _check_product(bench, role, raw, weight, None, tokens, table)
+                yield check_product(bench, role, raw, weight, None, tokens, table)
 
 
-def _check_product(
+def check_product(
     bench: Workbench,
     role: Role,
     raw: NDArray[np.uint8],
@@ -105,6 +105,7 @@ def _check_product(
     bias: F32 | None,
     tokens: int,
     table: linear.LinearTable | None = None,
+    note: str = "",
 ) -> Check:
     names: list[str] = []
     quantized = role.matrix.type not in linear.FLOAT_TYPES
@@ -135,8 +136,8 @@ def _check_product(
         return bench.run(steps, y)[0], expected
 
     extras = (" +bias" if bias is not None else "") + (" +=" if role.accumulate else "")
-    extras += "" if table is None else ", another tile"
-    check = compare(
+    extras += note or ("" if table is None else ", another tile")
+    check = bench.compare(
         "matmul",
         role.matrix.type.name,
         f"{tokens}×{weight.shape[1]} · {weight.shape[0]}×{weight.shape[1]}{extras}",
@@ -153,7 +154,7 @@ def check_embedding(bench: Workbench, model: ModelFile) -> Iterator[Check]:
 
 def check_rows(bench: Workbench, file: GGUFFile, info: TensorInfo, scale: float) -> Iterator[Check]:
     raw = file.rows(info)[:MAX_ROWS]
-    table = loaded_floats(raw, info.type)
+    table = bench.floats(raw, info.type)
     tokens = 9
 
     def run() -> Pair:
@@ -175,4 +176,4 @@ def check_rows(bench: Workbench, file: GGUFFile, info: TensorInfo, scale: float)
         )
         return bench.run(steps, y)[0], reference.embedding(table, wanted, scale)
 
-    yield compare("embedding", info.type.name, f"{tokens}×{table.shape[1]}", "float", run)
+    yield bench.compare("embedding", info.type.name, f"{tokens}×{table.shape[1]}", "float", run)

@@ -88,7 +88,7 @@ def _prompt(model: ModelFile) -> list[int]:
 
 def _all_float(model: ModelFile) -> bool:
     layers = model.tensors.layers
-    matrices = [info for layer in layers for info in (layer.q, layer.o, layer.gate, layer.down)]
+    matrices = [info for layer in layers for info in (layer.q, layer.o, layer.up, layer.down)]
     return all(info.type in FLOAT_TYPES for info in [*matrices, model.tensors.output])
 
 

@@ -14,7 +14,7 @@ from ..reference.sampling import SamplerState, logprobs, sample
 from ..runtime.logprobs import COLUMNS, LogprobKernels
 from ..runtime.sampler import Mode, Sampler
 from .bench import Workbench
-from .check import Check, compare
+from .check import Check
 
 HISTORY = (3, 5, 5, 8)
 PLAIN = (
@@ -82,7 +82,7 @@ def _check(
         differing = np.mean(tokens != expected)
         return np.array([1 + differing]), np.ones(1)
 
-    return compare(f"sampler {name}", "F32", f"{rows}×{vocab_size}", "exact", run)
+    return bench.compare(f"sampler {name}", "F32", f"{rows}×{vocab_size}", "exact", run)
 
 
 def _random_masks(bench: Workbench, count: int, vocab_size: int) -> MaskArray:
@@ -120,4 +120,4 @@ def _check_logprobs(bench: Workbench, vocab_size: int) -> Check:
             np.concatenate([expected.chosen, expected.top.reshape(-1), ids[1]]),
         )
 
-    return compare("logprobs", "F32", f"{rows}×{vocab_size}", "float", run)
+    return bench.compare("logprobs", "F32", f"{rows}×{vocab_size}", "float", run)

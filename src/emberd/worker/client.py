@@ -26,6 +26,7 @@ from emberd.errors import (
     ModelLoadError,
     WorkerDiedError,
 )
+from emberd.estimate import MemoryEstimate, MemoryQuestion
 from emberd.inspection import BatchStatus, Inspect, Inspected
 from emberd.protocol import (
     Cancel,
@@ -98,22 +99,7 @@ class WorkerClient:
         itself later. Raises what the load raised (ModelFileError, DeviceError, ...), or
         ModelLoadError when the process ended without a word.
         """
-        ours, theirs = socket.socketpair()
-        with theirs:
-            reader, writer = await asyncio.open_unix_connection(sock=ours)
-            try:
-                process = await create_subprocess_exec(
-                    *command,
-                    f"{logging.getLevelName(log.getEffectiveLevel())}:{logs.style()}",
-                    str(theirs.fileno()),
-                    stdin=DEVNULL,
-                    stdout=DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    env=_environment(),
-                )
-            except BaseException:
-                writer.close()
-                raise
+        process, reader, writer = await _spawn(command)
         worker = cls(options, process, reader, writer)
         try:
             await worker._load(on_progress)
@@ -123,6 +109,22 @@ class WorkerClient:
         worker.on_death = on_death
         worker._end = asyncio.create_task(worker._read())
         return worker
+
+    @classmethod
+    async def estimate(
+        cls, question: MemoryQuestion, *, command: Sequence[str] = WORKER_COMMAND
+    ) -> MemoryEstimate:
+        """What a load would take, told by a process that looks at the file and the device, and ends.
+
+        Raises ModelFileError, DeviceError, or ModelLoadError when the process ended without a word.
+        """
+        worker = cls(question.options, *await _spawn(command))
+        try:
+            answer = await worker._ask(question)
+        finally:
+            await worker._reap(0)
+        assert isinstance(answer, MemoryEstimate)
+        return answer
 
     @property
     def alive(self) -> bool:
@@ -227,7 +229,16 @@ class WorkerClient:
         self._writer.write(encode(message))
 
     async def _load(self, on_progress: Callable[[float], None] | None) -> None:
-        self._send(self.options)
+        message = await self._ask(self.options, on_progress)
+        assert isinstance(message, WorkerInfo)
+        self.info = message
+        self.stats = StepMessage((), num_free_blocks=message.num_blocks)
+
+    async def _ask(
+        self, question: object, on_progress: Callable[[float], None] | None = None
+    ) -> object:
+        """The worker's answer to its first message. Raises what it failed with."""
+        self._send(question)
         while True:
             try:
                 message = await receive(self._reader)
@@ -238,11 +249,9 @@ class WorkerClient:
                 ) from None
             if isinstance(message, LoadFailure):
                 raise _load_error(message)
-            if isinstance(message, WorkerInfo):
-                self.info = message
-                self.stats = StepMessage((), num_free_blocks=message.num_blocks)
-                return
-            if isinstance(message, LoadProgress) and on_progress is not None:
+            if not isinstance(message, LoadProgress):
+                return message
+            if on_progress is not None:
                 on_progress(message.fraction)
 
     async def _read(self) -> None:
@@ -306,6 +315,29 @@ class WorkerClient:
         if code is not None and code < 0:
             return f"exit code {code}, {signal.Signals(-code).name}"
         return f"exit code {code}"
+
+
+async def _spawn(
+    command: Sequence[str],
+) -> tuple[Process, asyncio.StreamReader, asyncio.StreamWriter]:
+    """A worker's process, and our end of the channel to it."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        try:
+            process = await create_subprocess_exec(
+                *command,
+                f"{logging.getLevelName(log.getEffectiveLevel())}:{logs.style()}",
+                str(theirs.fileno()),
+                stdin=DEVNULL,
+                stdout=DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=_environment(),
+            )
+        except BaseException:
+            writer.close()
+            raise
+    return process, reader, writer
 
 
 def _environment() -> dict[str, str]:

@@ -22,6 +22,7 @@ from emberd import logs
 from emberd.engine import EncoderEngine, Engine
 from emberd.engine.tier_options import tiers_for
 from emberd.errors import EmberdError
+from emberd.estimate import MemoryEstimate, MemoryQuestion
 from emberd.gguf.digest import model_digest
 from emberd.gguf.encoder import is_encoder
 from emberd.gguf.reader import GGUFFile
@@ -58,7 +59,8 @@ def load_runner(options: WorkerOptions, progress: Progress) -> AnyRunner:
     """The runner for the file's kind of model and `options.device`; "auto" is a real GPU where there
     is one, else the CPU.
 
-    A software adapter serves only when it is named, or when "gpu" finds nothing else.
+    A software adapter serves only when it is named, or when "gpu" finds nothing else. A GPU whose kernels are
+    wrong does not serve: then "auto" is the CPU, and anything else raises DeviceError.
     """
     with GGUFFile(options.model_path) as file:
         encodes = is_encoder(file)
@@ -68,13 +70,17 @@ def load_runner(options: WorkerOptions, progress: Progress) -> AnyRunner:
         adapter, reason = choose_adapter(options.device)
         log.info("device %s: %s", adapter.name if adapter else "cpu", reason)
         if adapter is not None:
-            if encodes:
+            from .checked import checked_kernels
+
+            kernels, options = checked_kernels(options, adapter)
+            if kernels is not None and encodes:
                 from emberd.runtime.encoder import GpuEncoder
 
-                return GpuEncoder.load(options, progress)
-            from emberd.runtime.runner import GpuRunner
+                return GpuEncoder.load(options, progress, kernels)
+            if kernels is not None:
+                from emberd.runtime.runner import GpuRunner
 
-            return GpuRunner.load(options, progress)
+                return GpuRunner.load(options, progress, kernels)
     if encodes:
         from emberd.reference.encoder import CpuEncoder
 
@@ -84,10 +90,26 @@ def load_runner(options: WorkerOptions, progress: Progress) -> AnyRunner:
     return CpuRunner.load(options, progress)
 
 
+def estimate_memory(question: MemoryQuestion) -> MemoryEstimate:
+    """For the device that `load_runner` would choose."""
+    if question.options.device != "cpu":
+        from emberd.runtime.device import choose_adapter
+
+        adapter, _ = choose_adapter(question.options.device)
+        if adapter is not None:
+            from emberd.runtime.estimate import estimate as estimate_on
+
+            return estimate_on(adapter, question)
+    from emberd.reference.estimate import estimate
+
+    return estimate(question)
+
+
 def make_engine(runner: AnyRunner, options: WorkerOptions) -> AnyEngine:
     if isinstance(runner, EncoderRunner):
         return EncoderEngine(runner)
-    return Engine(runner, tiers_for(runner, options, model_digest))
+    tiers = tiers_for(runner, options, model_digest)
+    return Engine(runner, tiers, prompt_share=options.prompt_share)
 
 
 class Inbox:
@@ -136,17 +158,23 @@ def load(channel: Channel, options: WorkerOptions, make_runner: MakeRunner) -> A
             sent = fraction
             channel.send(LoadProgress(fraction))
 
-    try:
+    with _failures_told(channel, options):
         runner = make_runner(options, progress)
         channel.send(runner.info())
         return runner
+    return None
+
+
+@contextlib.contextmanager
+def _failures_told(channel: Channel, options: WorkerOptions) -> Iterator[None]:
+    try:
+        yield
     except EmberdError as error:
         channel.send(LoadFailure(type(error).__name__, error.message))
     except Exception as error:
         log.exception("loading %s failed", options.model_path)
         reason = f"loading {options.model_path} failed: {type(error).__name__}: {error}"
         channel.send(LoadFailure("ModelLoadError", reason))
-    return None
 
 
 def serve(
@@ -211,6 +239,10 @@ def main(make_runner: MakeRunner = load_runner) -> int:
     inbox = Inbox(channel)
     try:
         options = inbox.take()
+        if isinstance(options, MemoryQuestion):
+            with _failures_told(channel, options.options):
+                channel.send(estimate_memory(options))
+            return 0
         assert isinstance(options, WorkerOptions)
         runner = load(channel, options, make_runner)
         if runner is None:

@@ -23,6 +23,7 @@ sys.path.insert(0, str(TESTS))
 import psutil  # noqa: E402
 
 from daemon import Daemon, running_daemon  # noqa: E402
+from registry_fakes import running_registry  # noqa: E402
 
 from . import agent_model, environments, report, tokenizer_folder, writer_model  # noqa: E402
 from .clients import CLIENTS, Client  # noqa: E402
@@ -52,7 +53,10 @@ def main() -> int:
     cache = options.cache.expanduser().resolve()
     cache.mkdir(parents=True, exist_ok=True)
     failed = []
-    with tempfile.TemporaryDirectory(prefix="emberd-clients-") as name:
+    with (
+        tempfile.TemporaryDirectory(prefix="emberd-clients-") as name,
+        running_registry() as registry,  # an empty one: no check pulls anything from elsewhere
+    ):
         folder = Path(name)
         models = models_folder(folder / "models")
         tokenizer_folder.write(MODELS / FILES["qwen"], cache / "tokenizer")
@@ -61,8 +65,10 @@ def main() -> int:
             "keep_alive": "-1",
             "log_format": "json",
             "device": options.device,
+            "registries": registry.url,
         }
-        with running_daemon(models, folder / "daemon", **settings) as daemon:
+        env = {"HF_ENDPOINT": registry.url}
+        with running_daemon(models, folder / "daemon", env=env, **settings) as daemon:
             for client in chosen:
                 result = check(client, daemon, cache, folder)
                 print(f"{'passes' if result['passed'] else 'FAILS'}: {client.name}", flush=True)

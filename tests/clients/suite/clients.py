@@ -83,5 +83,5 @@ CLIENTS = (
     _pip("lm-eval", "lm_eval_cli.py", "lm-eval[api]", "transformers", seconds=1200),
     _pip("guidellm", "guidellm_cli.py", "guidellm", "torch==2.13.0", seconds=1200),
     _pip("llama-benchy", "llama_benchy_cli.py", "llama-benchy", seconds=1200),
-    Client("open-webui", "none", "open-webui", (), "open_webui.py", seconds=5000),
+    Client("open-webui", "none", "open-webui", (), "open_webui.py", seconds=6000),
 )

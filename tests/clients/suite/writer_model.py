@@ -22,7 +22,7 @@ _TEMPLATE = (
 
 def write(path: Path) -> Path:
     scripts: dict[str, list[str | bytes | int]] = {
-        "M": [*(f" word{n}" for n in range(40)), " end."],
+        "M": [*(f" word{n}" for n in range(160)), " end."],
         "T": ["Some words", " of a model"],
         "L": [*(f" long{n}" for n in range(40)), " and on,"],
     }

@@ -11,7 +11,8 @@ from ...errors import BadRequestError
 from ...models.loaded import LoadedModel, ModelText
 from ...text.reasoning import thinking_of
 from ..body import ignored_header, refuse_ignored
-from ..conversation import Conversation, ForcedCalls, ThinkingWish
+from ..conversation import Conversation, ForcedCalls, ThinkingWish, unheld_strict
+from ..priority import priority_of
 from ..requests import answer_digits
 from ..routing import caller_of, documented, read_body, service_of
 from ..service import PromptIds, Wish
@@ -34,17 +35,19 @@ async def messages(request: Request) -> Response:
 
     def read_prompts(model: LoadedModel) -> PromptIds:
         if service.config.strict:
-            refuse_ignored([*tools.left_out, *_unused_thinking(body, model)])
+            refuse_ignored(_unused(body, tools, model))
         ids, form = conversation.read(model.text, body.model, model.context_length)
         return PromptIds((ids,), form=form)
 
     service = service_of(request)
-    wish = Wish(body.sampling(), DEFAULTS, body.stops())
-    start = service.start(caller_of(request), body.model, None, wish, read_prompts)
+    caller = caller_of(request)
+    priority = priority_of(caller, body)
+    wish = Wish(body.sampling(), DEFAULTS, body.stops(), priority=priority)
+    start = service.start(caller, body.model, None, wish, read_prompts)
     generation = await while_connected(request, start)
     digits = answer_digits(generation.request_id)
     answer = Answer(body.model, f"msg_{digits}", body.max_tokens, body.shows_thinking)
-    unused = [*tools.left_out, *_unused_thinking(body, generation.model)]
+    unused = _unused(body, tools, generation.model)
     headers = ignored_header({**raw, **dict.fromkeys(unused, True)}, type(body))
     if body.stream:
         events = answer.events(generation)
@@ -100,10 +103,14 @@ def _forced(choice: ToolChoice | None) -> ForcedCalls | None:
     return ForcedCalls("tool_choice.name", choice.name)
 
 
-def _unused_thinking(body: MessagesRequest, model: LoadedModel) -> list[str]:
-    """Names thinking that was asked for and that the model cannot do."""
-    asked = body.thinking is not None and body.thinking.type == "enabled"
-    return ["thinking.enabled"] if asked and not thinking_of(model.text.template.source) else []
+def _unused(body: MessagesRequest, tools: Tools, model: LoadedModel) -> list[str]:
+    """Names what was asked for and cannot be done here, or not with this model."""
+    template, unused = model.text.template.source, [*tools.left_out]
+    if body.thinking and body.thinking.type == "enabled" and not thinking_of(template):
+        unused.append("thinking.type")
+    if not (_forced(body.tool_choice) or body.constraint()):
+        unused += unheld_strict(tools.functions, template)
+    return unused
 
 
 def _thinking(body: CountTokensRequest) -> ThinkingWish:

@@ -10,6 +10,7 @@ from ...errors import BadRequestError
 from ...text.grammar.answer import Constraint
 from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole
 from ..constraints import format_constraint
+from ..priority import PriorityField
 from ..sampling import Sampling
 
 Blocks = list[dict[str, Any]]
@@ -28,6 +29,7 @@ class Tool(Schema):
     type: Text | None = None
     description: Text | None = None
     input_schema: dict[str, Any] | None = None
+    strict: Flag | None = None
 
 
 class ToolChoice(Schema):
@@ -59,7 +61,7 @@ class CountTokensRequest(Schema):
     output_config: OutputConfig | None = None
 
 
-class MessagesRequest(CountTokensRequest):
+class MessagesRequest(CountTokensRequest, PriorityField):
     max_tokens: Annotated[Whole, Field(ge=1)] | None = None
     stop_sequences: Annotated[list[Text], Field(max_length=_MAX_STOPS)] | None = None
     stream: Flag | None = None

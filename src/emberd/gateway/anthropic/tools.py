@@ -57,6 +57,8 @@ def _function(tool: Tool, kind: str, path: str) -> Json:
     function: Json = {"name": tool.name, "parameters": parameters}
     if description is not None:
         function["description"] = description
+    if tool.strict:
+        function["strict"] = True
     return {"type": "function", "function": function}
 
 

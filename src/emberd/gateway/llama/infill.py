@@ -16,6 +16,7 @@ from ..errors import openai_error
 from ..events import Finish, Reply, TextDelta
 from ..generate import Generation
 from ..openai.shape import timings
+from ..priority import priority_of
 from ..routing import caller_of, documented, read_body, service_of
 from ..service import PromptIds, Wish
 from ..stream import EventStream, while_connected
@@ -41,8 +42,15 @@ async def infill(request: Request) -> Response:
         form = plain_form(constraint, model.tokenizer)
         return PromptIds((ids,), param="input_prefix", form=form)
 
-    wish = Wish(body.sampling(), DEFAULTS, body.stops(), cache_salt=body.salt())
-    start = service.start(caller_of(request), name, body.keep_alive_seconds(), wish, read_prompts)
+    caller = caller_of(request)
+    wish = Wish(
+        body.sampling(),
+        DEFAULTS,
+        body.stops(),
+        cache_salt=body.salt(),
+        priority=priority_of(caller, body),
+    )
+    start = service.start(caller, name, body.keep_alive_seconds(), wish, read_prompts)
     generation = await while_connected(request, start)
     headers = ignored_header(raw, InfillRequest)
     if body.stream:

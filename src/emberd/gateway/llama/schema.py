@@ -11,6 +11,7 @@ from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole,
 from ..logprobs import read_bias
 from ..openai.constraints import ConstraintFields
 from ..openai.schema import ChatMessage
+from ..priority import PriorityField
 from ..reuse import ReuseFields
 from ..sampling import MAX_PENALTY_WINDOW, Sampling
 
@@ -81,7 +82,7 @@ class ExtraFile(Schema):
     text: Text
 
 
-class InfillRequest(ModelField, ConstraintFields, ReuseFields):
+class InfillRequest(ModelField, ConstraintFields, ReuseFields, PriorityField):
     input_prefix: Text | None = None
     input_suffix: Text | None = None
     input_extra: Annotated[list[ExtraFile], Field(max_length=_MAX_FILES), FIRST_FAULT] | None = None

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from ...config import Config
 from ...models.facts import sampling_hints
 from ...models.loaded import LoadedModel
 from ...models.memory import taken
@@ -45,7 +44,7 @@ _NO_TEMPLATE_NOTE = (
 _LEFT_OUT = "tokenizer.chat_template"
 
 
-def list_item(stored: StoredModel, config: Config) -> Json:
+def list_item(stored: StoredModel, context_length: int) -> Json:
     return {
         "name": stored.name,
         "model": stored.name,
@@ -54,7 +53,7 @@ def list_item(stored: StoredModel, config: Config) -> Json:
         "digest": stored.digest,
         "details": details(stored),
         "capabilities": list(stored.facts.capabilities),
-        "context_length": context_length(stored, config),
+        "context_length": context_length,
     }
 
 
@@ -71,6 +70,7 @@ def running_item(model: LoadedModel) -> Json:
         "context_length": model.context_length,
         "emberd": {
             "device": model.info.device,
+            "verification": model.info.verification or "not checked",
             "active": model.active,
             "memory": {  # bytes, measured; together they are `size`
                 "weights": model.info.weight_bytes,
@@ -109,15 +109,8 @@ def template(stored: StoredModel) -> str:
     return f"{_SUFFIX}{chat}{{{{ end }}}}" if stored.facts.fills else chat
 
 
-def context_length(stored: StoredModel, config: Config) -> int:
-    """What would be served, as far as it is known before the model is loaded."""
-    trained = stored.facts.context_length
-    return trained if config.ctx is None else min(trained, config.ctx)
-
-
-def show(store: ModelStore, config: Config, name: str, verbose: bool) -> Json:
-    """Reads the file's header. Raises ModelNotFoundError, ModelFileError, BadRequestError."""
-    stored = store.find(name)
+def show(store: ModelStore, stored: StoredModel, context_length: int, verbose: bool) -> Json:
+    """Reads the file's header. Raises ModelFileError."""
     metadata = store.metadata(stored)
     facts = stored.facts
     info: Json = {
@@ -129,9 +122,7 @@ def show(store: ModelStore, config: Config, name: str, verbose: bool) -> Json:
     described: Json = {
         "license": "\n".join(recipe.license) or _text(metadata.get("general.license")),
         "modelfile": f"# Written by emberd\n{format_modelfile(recipe.parent or stored.name, recipe)}",
-        "parameters": _parameters(
-            sampling_hints(metadata), context_length(stored, config), stored.recipe
-        ),
+        "parameters": _parameters(sampling_hints(metadata), context_length, stored.recipe),
         "template": recipe.template or template(stored),
         "details": details(stored),
         "model_info": info,

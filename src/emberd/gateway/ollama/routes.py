@@ -9,10 +9,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from ... import __version__
+from ... import __version__, values
+from ...errors import BadRequestError
 from ...models.loaded import LoadedModel
 from ..body import ignored_header
 from ..generate import Generation
+from ..priority import priority_of
 from ..routing import caller_of, documented, read_body, service_of
 from ..service import PromptIds, Wish
 from ..stream import LineStream, while_connected
@@ -67,9 +69,10 @@ async def version() -> Response:
 
 @router.get("/tags")
 async def tags(request: Request) -> Response:
-    service = service_of(request)
-    stored = await asyncio.to_thread(service.manager.store.models)
-    return JSONResponse({"models": [list_item(model, service.config) for model in stored]})
+    manager = service_of(request).manager
+    stored = await asyncio.to_thread(manager.store.models)
+    items = [list_item(model, manager.context_length(model)) for model in stored]
+    return JSONResponse({"models": items})
 
 
 @router.get("/ps")
@@ -78,13 +81,30 @@ async def running(request: Request) -> Response:
     return JSONResponse({"models": [running_item(model) for model in models]})
 
 
+@router.get("/fit")
+async def fit(request: Request, model: str | None = None, num_ctx: str | None = None) -> Response:
+    """Whether the model would fit, alone and with so many tokens of context, and what it takes. Loads nothing."""
+    context = None if num_ctx is None else _context(num_ctx)
+    manager = service_of(request).manager
+    stored, found = await while_connected(request, manager.fit(model, context))
+    return JSONResponse({"model": stored.name, **found.description()})
+
+
+def _context(text: str) -> int:
+    try:
+        return values.whole(1, 1 << 30)(text)
+    except ValueError as error:
+        raise BadRequestError(f"'num_ctx': {error}", "num_ctx") from None
+
+
 @router.post("/show", openapi_extra=documented(ShowRequest))
 async def show_model(request: Request) -> Response:
     body, _ = await read_body(request, ShowRequest)
-    service = service_of(request)
-    stored = await service.manager.find(body.wanted())
+    manager = service_of(request).manager
+    stored = await manager.find(body.wanted())
+    context_length = manager.context_length(stored)
     description = await asyncio.to_thread(
-        show, service.manager.store, service.config, stored.name, bool(body.verbose)
+        show, manager.store, stored, context_length, bool(body.verbose)
     )
     return JSONResponse(description)
 
@@ -111,10 +131,16 @@ async def _generate(
 async def _start(
     request: Request, body: GeneratingFields, read_prompts: Callable[[LoadedModel], PromptIds]
 ) -> Generation:
-    options = body.options or Options()
-    wish = Wish(options.sampling(body.num_logprobs), DEFAULTS, options.stops(), options.num_ctx)
+    options, caller = body.options or Options(), caller_of(request)
+    wish = Wish(
+        options.sampling(body.num_logprobs),
+        DEFAULTS,
+        options.stops(),
+        options.num_ctx,
+        priority=priority_of(caller, body),
+    )
     start = service_of(request).start(
-        caller_of(request), body.model, body.keep_alive_seconds(), wish, read_prompts
+        caller, body.model, body.keep_alive_seconds(), wish, read_prompts
     )
     return await while_connected(request, start)
 

@@ -12,6 +12,7 @@ from ...text.grammar.answer import Constraint
 from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole, read_keep_alive
 from ..conversation import ThinkingWish
 from ..logprobs import MAX_TOP
+from ..priority import PriorityField
 from ..sampling import MAX_PENALTY_WINDOW, Sampling
 
 
@@ -56,7 +57,7 @@ class Options(Schema):
         return tuple(stop for stop in stops if stop)
 
 
-class GeneratingFields(Schema):
+class GeneratingFields(PriorityField):
     """What both generating routes take."""
 
     model: Text
@@ -65,7 +66,6 @@ class GeneratingFields(Schema):
     keep_alive: Number | Text | None = None
     format: Any = None
     think: Flag | Text | None = None
-    truncate: Flag | None = None
     logprobs: Flag | None = None
     top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_TOP)] | None = None
 
@@ -158,6 +158,7 @@ class Message(Schema):
 class ChatRequest(GeneratingFields):
     messages: Annotated[list[Message], Field(max_length=MAX_MESSAGES), FIRST_FAULT]
     tools: list[dict[str, Any]] | None = None
+    truncate: Flag | None = None
 
     def refuse_unserved(self) -> None:
         super().refuse_unserved()

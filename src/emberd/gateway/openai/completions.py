@@ -15,13 +15,11 @@ from ...errors import BadRequestError
 from ...models.loaded import LoadedModel
 from ..body import ignored_header
 from ..conversation import plain_form
-from ..requests import answer_digits
 from ..routing import documented, read_body
 from ..service import PromptIds
 from .completion_shape import CompletionShape
 from .schema import CompletionRequest, refuse_unserved_completion
-from .shape import Answer
-from .start import respond, start
+from .start import new_answer, respond, start
 
 router = APIRouter(prefix="/v1")
 BODIES = (CompletionRequest,)
@@ -59,7 +57,7 @@ async def completions(request: Request) -> Response:
         with_logprobs=body.logprobs is not None,
         tokenizer=generation.model.tokenizer,
     )
-    answer = Answer(shape, body.model, answer_digits(generation.request_id))
+    answer = new_answer(shape, body, generation)
     return await respond(request, body, answer, generation, ignored_header(raw, type(body)))
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...text.reasoning import thinking_of
 from ..body import Json
-from ..conversation import ThinkingWish, strict_is_followed
+from ..conversation import ThinkingWish, unheld_strict
 from .schema import ChatCompletionRequest
 
 _FIELDS = ("reasoning_effort", "reasoning", "think", "thinking", "thinking_token_budget")
@@ -53,14 +51,7 @@ def unused_fields(raw: Json, template: str) -> list[str]:
     names = [name for name in _FIELDS if raw.get(name) is not None]
     unused = [] if thinking_of(template) else names
     free = raw.get("tool_choice") in (None, "auto") and raw.get("response_format") is None
-    if free and any(_is_strict(tool) for tool in raw.get("tools") or ()):
-        unused += [] if strict_is_followed(template) else ["tools.strict"]
-    return unused
-
-
-def _is_strict(tool: Any) -> bool:
-    function = tool.get("function") if isinstance(tool, dict) else None
-    return isinstance(function, dict) and function.get("strict") is True
+    return unused + (unheld_strict(raw.get("tools"), template) if free else [])
 
 
 def reasoning_names(body: ChatCompletionRequest, keys: tuple[str, ...]) -> tuple[str, ...]:

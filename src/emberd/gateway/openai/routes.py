@@ -16,15 +16,14 @@ from ...models.store import StoredModel
 from ..anthropic import describe as anthropic
 from ..body import ignored_header, refuse_ignored
 from ..conversation import Conversation
-from ..requests import answer_digits
 from ..routing import documented, read_body, service_of
 from ..service import PromptIds
 from .choice import chosen_tools, schema_paths
 from .messages import template_messages
 from .reasoning import reasoning_names, thinking_wish, unused_fields
 from .schema import ChatCompletionRequest, refuse_unserved_chat
-from .shape import Answer, ChatShape
-from .start import respond, start
+from .shape import ChatShape
+from .start import new_answer, respond, start
 
 router = APIRouter(prefix="/v1")
 BODIES = (ChatCompletionRequest,)
@@ -49,7 +48,7 @@ async def chat_completions(request: Request) -> Response:
     generation = await start(request, body, sampling, read_prompts)
     names = reasoning_names(body, service_of(request).config.reasoning_keys)
     shape = ChatShape(names, with_logprobs=bool(body.logprobs))
-    answer = Answer(shape, body.model, answer_digits(generation.request_id))
+    answer = new_answer(shape, body, generation)
     headers = ignored_header(raw, type(body))
     if unused := unused_fields(raw, generation.model.text.template.source):
         known = headers.get("x-emberd-ignored")

@@ -10,6 +10,7 @@ from ...errors import BadRequestError, NotSupportedError
 from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole
 from ..logprobs import MAX_TOP, read_bias
 from ..ollama.schema import Options
+from ..priority import TierFields
 from ..reuse import ReuseFields
 from ..sampling import MAX_PENALTY_WINDOW, Sampling, filled
 from .constraints import ConstraintFields
@@ -24,7 +25,7 @@ class StreamOptions(Schema):
     include_usage: Flag | None = None
 
 
-class SamplingFields(ReuseFields):
+class SamplingFields(ReuseFields, TierFields):
     """What both generating routes take."""
 
     model: Text

@@ -116,6 +116,7 @@ class Answer:
     shape: Shape
     model: str  # as asked for
     id: str  # digits, those of the request's id
+    tier: str | None = None  # what it was served as, where the request said something of it
     created: int = field(default_factory=lambda: int(time.time()))
 
     async def whole(self, generation: Generation) -> Json:
@@ -177,7 +178,7 @@ class Answer:
             "model": self.model,
             "system_fingerprint": FINGERPRINT,
             "choices": choices,
-        }
+        } | ({"service_tier": self.tier} if self.tier else {})
 
 
 def call(id: str, name: str, arguments: str) -> Json:

@@ -11,12 +11,14 @@ from fastapi.responses import JSONResponse, Response
 from ...models.loaded import LoadedModel
 from ..body import read_keep_alive
 from ..generate import Generation
+from ..priority import TIERS, priority_of
+from ..requests import answer_digits
 from ..routing import caller_of, service_of
 from ..sampling import Sampling
 from ..service import PromptIds, Wish
 from ..stream import EventStream, while_connected
 from .schema import SamplingFields
-from .shape import Answer
+from .shape import Answer, Shape
 
 DEFAULTS: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0}
 
@@ -33,6 +35,7 @@ async def start(
     """Raises what Service.start does. `prompt_logprobs`, `tell_end`: as in Wish."""
     keep_alive = read_keep_alive(body.keep_alive)
     context_length, context_param = body.context_wish()
+    caller = caller_of(request)
     wish = Wish(
         sampling,
         DEFAULTS,
@@ -42,9 +45,16 @@ async def start(
         prompt_logprobs=prompt_logprobs,
         tell_end=tell_end,
         cache_salt=body.salt(),
+        priority=priority_of(caller, body),
     )
-    work = service_of(request).start(caller_of(request), body.model, keep_alive, wish, read_prompts)
+    work = service_of(request).start(caller, body.model, keep_alive, wish, read_prompts)
     return await while_connected(request, work)
+
+
+def new_answer(shape: Shape, body: SamplingFields, generation: Generation) -> Answer:
+    """The answer to be filled from `generation`, with what is the same in all of its chunks."""
+    tier = TIERS[generation.priority] if body.service_tier is not None else None
+    return Answer(shape, body.model, answer_digits(generation.request_id), tier)
 
 
 async def respond(

@@ -51,10 +51,16 @@ def messages():
 
 @step
 def real_model():
-    """Its whole prompt, read by a real model."""
-    told = output(command("chat", MODEL, "Say hi."), Path.cwd(), 900, {"PI_OFFLINE": "1"})
-    assert told.strip(), "nothing was said"
-    return told
+    """Its whole prompt, read by a real model, which may answer, or call a tool and then say nothing."""
+    command_line = [*command("chat", MODEL, "Say hi."), "--mode", "json"]
+    told = output(command_line, Path.cwd(), 900, {"PI_OFFLINE": "1"})
+    events = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    (end,) = [event for event in events if event["type"] == "agent_end"]
+    said = [one for one in end["messages"] if one["role"] == "assistant"]
+    assert said and not any(one["stopReason"] in ("error", "aborted") for one in said), said
+    parts = [part for one in said for part in one["content"]]
+    assert parts, said
+    return " ".join(part.get("text") or f"called {part.get('name')}" for part in parts)
 
 
 run()

@@ -13,7 +13,10 @@ from ....errors import BadRequestError
 from ....models.loaded import LoadedModel, ModelText
 from ....text.reasoning import thinking_of
 from ...body import ignored_header, refuse_ignored
+from ...conversation import unheld_strict
+from ...generate import Generation
 from ...logprobs import entries
+from ...priority import TIERS
 from ...routing import documented, read_body, service_of
 from ...service import PromptIds
 from ...stream import EventStream, while_connected
@@ -31,6 +34,7 @@ from .schema import (
     refuse_unserved,
 )
 from .store import ResponseStore
+from .tools import Tools
 
 router = APIRouter(prefix="/v1/responses")
 BODIES = (ResponsesRequest, InputTokensRequest)
@@ -44,11 +48,11 @@ async def create(request: Request) -> Response:
     refuse_unserved(body)
     store, service = _store(request), service_of(request)
     asked = asked_of(body, store)
-    unused = [*asked.left_out, *_unused_includes(body)]
+    unused = [*asked.left_out, *_unused(body)]
 
     def read_prompts(model: LoadedModel) -> PromptIds:
         if service.config.strict:
-            refuse_ignored([*unused, *_unused_thinking(body, model.text)])
+            refuse_ignored([*unused, *_unheld(body, asked.tools, model.text)])
         return asked.prompt(model)
 
     sampling = body.sampling(body.max_output_tokens or body.max_tokens, body.num_logprobs)
@@ -64,11 +68,11 @@ async def create(request: Request) -> Response:
             functools.partial(entries, generation.model.tokenizer),
             encrypted=ENCRYPTED_REASONING in (body.include or ()),
         ),
-        _echo(body, raw, generation.model.text),
+        _echo(body, raw, generation),
         keep,
         asked.cut,
     )
-    nothing = [*unused, *_unused_thinking(body, generation.model.text)]
+    nothing = [*unused, *_unheld(body, asked.tools, generation.model.text)]
     headers = ignored_header({**raw, **dict.fromkeys(nothing, True)}, type(body))
     headers |= asked.cut.headers
     if body.stream:
@@ -136,9 +140,9 @@ def _background(request: Request) -> Background:
     return cast(Background, request.app.state.background)
 
 
-def _echo(body: ResponsesRequest, raw: Json, model: ModelText) -> Json:
+def _echo(body: ResponsesRequest, raw: Json, generation: Generation) -> Json:
     """What a response repeats of its request, with defaults where it was silent."""
-    hints: Mapping[str, float] = {**DEFAULTS, **model.sampling_hints}
+    hints: Mapping[str, float] = {**DEFAULTS, **generation.model.text.sampling_hints}
     reasoning, given = body.reasoning, body.text.format if body.text else None
     return {
         "background": body.background is True,
@@ -153,7 +157,7 @@ def _echo(body: ResponsesRequest, raw: Json, model: ModelText) -> Json:
             "effort": reasoning.effort if reasoning else None,
             "summary": reasoning.summary if reasoning else None,
         },
-        "service_tier": "default",
+        "service_tier": TIERS[generation.priority],
         "store": body.store is not False,
         "temperature": hints["temperature"] if body.temperature is None else body.temperature,
         "text": {"format": given or {"type": "text"}, "verbosity": "medium"},
@@ -165,12 +169,17 @@ def _echo(body: ResponsesRequest, raw: Json, model: ModelText) -> Json:
     }
 
 
-def _unused_includes(body: ResponsesRequest) -> list[str]:
+def _unused(body: ResponsesRequest) -> list[str]:
     served = (ENCRYPTED_REASONING, LOGPROBS)
-    return [f"include.{name}" for name in body.include or () if name not in served]
+    usage = ["stream_options.include_usage"] if body.include_usage else []  # it is told anyway
+    return [*usage, *(f"include.{name}" for name in body.include or () if name not in served)]
 
 
-def _unused_thinking(body: ResponsesRequest, model: ModelText) -> list[str]:
-    """Names thinking that was asked for and that the model cannot do."""
-    asked = body.reasoning is not None and body.reasoning.effort not in (None, "none")
-    return ["reasoning.effort"] if asked and not thinking_of(model.template.source) else []
+def _unheld(body: ResponsesRequest, tools: Tools, model: ModelText) -> list[str]:
+    """Names what was asked for and what this model cannot do."""
+    template, unheld = model.template.source, []
+    if body.reasoning and body.reasoning.effort not in (None, "none") and not thinking_of(template):
+        unheld.append("reasoning.effort")
+    if not (tools.forced or body.constraint()):
+        unheld += unheld_strict(tools.functions, template)
+    return unheld

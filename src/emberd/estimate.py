@@ -1,0 +1,71 @@
+"""What a load would take: the question to a worker process, and its answer.
+
+A leaf beside protocol.py. The answer is counted by the loader's own code; what follows from it is models/fit.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from .hardware import Tier
+from .protocol import WorkerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryQuestion:
+    """To a worker in place of WorkerOptions. It answers with a MemoryEstimate or a LoadFailure, and ends."""
+
+    options: WorkerOptions
+    memory: int | None = None  # bytes that the model may take; None: a share of the device's
+
+
+@dataclass(frozen=True, slots=True)
+class LargestMatrix:
+    """The weights that take most in one matrix: what one binding of a device may be too small for."""
+
+    name: str  # of its first tensor
+    nbytes: int
+    num_parts: int  # bindings that it is split into
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """What loading a model takes on a device. Sizes are bytes, contexts tokens."""
+
+    device: str
+    device_kind: Literal["gpu", "cpu"]
+    tier: Tier
+    device_memory: int | None  # None: the device does not tell
+    memory: int | None  # what the model may take; None: not known
+    max_binding_bytes: int | None  # None: there is no such limit
+    largest: LargestMatrix
+    weight_bytes: int
+    scratch_bytes: int  # from the load on, without what grows with the context
+    scratch_token_bytes: float  # more for each token of the context
+    optional_bytes: (
+        int  # the same of what the first penalties, biases, masks and log-probabilities add
+    )
+    optional_token_bytes: float
+    kv_token_bytes: Mapping[str, int]  # by KV type that the model can have; empty: an encoder
+    kv_binding_tokens: Mapping[
+        str, int
+    ]  # that bindings hold, by KV type; empty: there is no such limit
+    trained_context: int
+    default_context: int  # wanted where no context is asked for
+    block_size: int  # 0: an encoder
+    kv_type: str  # what a load would serve ...
+    context_length: int
+    kv_bytes: int
+    refusal: str = ""  # ... and why it would be refused; empty: it would not
+
+    def scratch(self, context_length: int) -> int:
+        return self.scratch_bytes + round(self.scratch_token_bytes * context_length)
+
+    def optional(self, context_length: int) -> int:
+        return self.optional_bytes + round(self.optional_token_bytes * context_length)
+
+    def fixed(self, context_length: int) -> int:
+        """All that is taken beside the KV cache where a sequence may hold so many tokens."""
+        return self.weight_bytes + self.scratch(context_length) + self.optional(context_length)

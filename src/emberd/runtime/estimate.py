@@ -1,0 +1,122 @@
+"""What a load takes on a GPU, told without loading: the footprint, the KV cache and the device's limits together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..errors import ModelLoadError
+from ..estimate import MemoryEstimate, MemoryQuestion
+from ..gguf.encoder import EncoderFile, is_encoder, open_encoder
+from ..gguf.model import ModelFile
+from ..gguf.reader import GGUFFile
+from ..gguf.spec import open_model
+from ..hardware import DEVICE_SHARE, gpu_tier
+from . import kv_cache
+from .counting import CountingDevice
+from .device import AdapterInfo
+from .device_memory import device_memory
+from .encoder import encoder_context
+from .footprint import Footprint, decoder_footprint, encoder_footprint, max_sequences
+from .kv_size import KVSize, default_context, size_kv
+
+
+def estimate(adapter: AdapterInfo, question: MemoryQuestion) -> MemoryEstimate:
+    """Reads the file's header and small vectors. Raises ModelFileError, DeviceError for what no size cures."""
+    path = question.options.model_path
+    with GGUFFile(path) as file:
+        encodes = is_encoder(file)
+    if encodes:
+        encoder = open_encoder(path)
+        try:
+            return _encoder(adapter, encoder, question)
+        finally:
+            encoder.close()
+    model = open_model(path)
+    try:
+        return _decoder(adapter, model, question)
+    finally:
+        model.close()
+
+
+def _decoder(adapter: AdapterInfo, model: ModelFile, question: MemoryQuestion) -> MemoryEstimate:
+    spec, options, device = model.spec, question.options, CountingDevice(adapter)
+    options = replace(options, max_sequences=max_sequences(device, spec, options))
+    footprint = decoder_footprint(adapter, model, options)
+    memory, allowed = _memory(adapter, question)
+    default = default_context(adapter, memory, spec, options.kv_memory)
+    wanted = options.context_length or default
+    if options.kv_limit is None and question.memory is not None:
+        options = replace(options, kv_limit=question.memory - footprint.fixed(wanted))
+    refusal = ""
+    try:
+        size = size_kv(adapter, device.max_binding_bytes, memory, spec, footprint, options)
+    except ModelLoadError as error:
+        size, refusal = KVSize(0, 0), error.message
+    block_bytes = kv_cache.bytes_per_block(spec)
+    most = kv_cache.max_blocks_per_binding(device.max_binding_bytes, spec)
+    made = _made(adapter, footprint, memory, allowed, device.max_binding_bytes)
+    return replace(
+        made,
+        kv_token_bytes={"f16": block_bytes // kv_cache.BLOCK_SIZE},
+        kv_binding_tokens={"f16": most * kv_cache.BLOCK_SIZE},
+        trained_context=spec.context_length,
+        default_context=default,
+        block_size=kv_cache.BLOCK_SIZE,
+        kv_type="f16",
+        context_length=size.context_length,
+        kv_bytes=size.num_blocks * block_bytes,
+        refusal=refusal,
+    )
+
+
+def _encoder(adapter: AdapterInfo, model: EncoderFile, question: MemoryQuestion) -> MemoryEstimate:
+    footprint = encoder_footprint(adapter, model, question.options)
+    memory, allowed = _memory(adapter, question)
+    made = _made(adapter, footprint, memory, allowed, CountingDevice(adapter).max_binding_bytes)
+    context = encoder_context(model, question.options)
+    return replace(
+        made,
+        trained_context=model.spec.context_length,
+        default_context=context,
+        context_length=context,
+    )
+
+
+def _memory(adapter: AdapterInfo, question: MemoryQuestion) -> tuple[int | None, int | None]:
+    """(what the device has, what the model may take)."""
+    memory = device_memory(adapter)
+    if question.memory is not None:
+        return memory, question.memory
+    return memory, None if memory is None else int(memory * DEVICE_SHARE)
+
+
+def _made(
+    adapter: AdapterInfo,
+    footprint: Footprint,
+    memory: int | None,
+    allowed: int | None,
+    max_binding_bytes: int,
+) -> MemoryEstimate:
+    """Without what differs from kind to kind of model."""
+    return MemoryEstimate(
+        device=adapter.name,
+        device_kind="gpu",
+        tier=gpu_tier(adapter.kind, memory),
+        device_memory=memory,
+        memory=allowed,
+        max_binding_bytes=max_binding_bytes,
+        largest=footprint.largest,
+        weight_bytes=footprint.weights,
+        scratch_bytes=footprint.base,
+        scratch_token_bytes=footprint.per_token,
+        optional_bytes=footprint.optional_base,
+        optional_token_bytes=footprint.optional_per_token,
+        kv_token_bytes={},
+        kv_binding_tokens={},
+        trained_context=0,
+        default_context=0,
+        block_size=0,
+        kv_type="",
+        context_length=0,
+        kv_bytes=0,
+    )

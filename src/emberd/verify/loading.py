@@ -1,0 +1,152 @@
+"""The kernels of one model, checked on its own weights before it serves; what is wrong is left out where that helps.
+
+Each kernel runs on a few rows of the file against NumPy, by the tiles and for the numbers of tokens that the runner
+will use. What was right is kept in a file beside the measured tiles, for this adapter, driver and set of shaders, so
+that a second load checks nothing. A kernel that is wrong three times over is done without (`Device.leave_out`), and
+the rest is checked again with what stands in its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..gguf.encoder import is_encoder, open_encoder
+from ..gguf.model import ModelFile
+from ..gguf.reader import GGUFFile
+from ..gguf.spec import open_model
+from ..runtime import linear
+from ..runtime.weights import FLOAT_TYPES
+from .attention import check_attention, check_rope
+from .check import Check
+from .encoder import check_encoder_parts
+from .experts import check_experts
+from .fused import check_ahead
+from .kernels import check_activation, check_in_place, check_norms, check_post_norm
+from .layer_norm import check_layer_norm, check_positions
+from .linear import check_embedding
+from .load_bench import FEATURES, Kept, LoadBench, WatchedKernels, to_leave_out
+from .sampling import check_sampler
+from .uses import check_uses, model_uses
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What checking a model's kernels found. `wrong`: what nothing stands in for; the device must not serve."""
+
+    device: str
+    num_checks: int
+    num_run: int  # the others were right before
+    left_out: tuple[str, ...]
+    replaced: tuple[Check, ...]  # what was wrong, and is done without
+    wrong: tuple[Check, ...]
+
+    def __str__(self) -> str:
+        """For the user."""
+        if self.wrong:
+            return f"{_named(self.wrong)} on {self.device}"
+        if self.replaced:
+            types = [f"{name} weights, read as Q8_0" for name in self.left_out]
+            without = [FEATURES.get(*pair) for pair in zip(self.left_out, types, strict=True)]
+            return f"{_named(self.replaced)} on {self.device}; served without {', '.join(map(str, without))}"
+        return f"all {self.num_checks} checks of kernels on {self.device} are right"
+
+
+def check_at_load(
+    kernels: WatchedKernels,
+    path: str | Path,
+    *,
+    max_tokens: int,
+    max_rows: int,
+    cache_dir: Path | None,
+) -> Finding:
+    """Check a model's kernels on their device, which does from then on without those that are wrong.
+
+    `max_tokens` a step and `max_rows` with logits are the runner's. Raises ModelFileError for the file.
+    """
+    device, start = kernels.device, time.monotonic()
+    kept = Kept.read(cache_dir, device)
+    bench = LoadBench(kernels, kept)
+    replaced: list[Check] = []
+    while True:
+        checks = list(_checks(bench, path, max_tokens, max_rows))
+        failed = {
+            check: to_leave_out(check, checks, device.left_out)
+            for check in checks
+            if not check.passed
+        }
+        wrong = tuple(check for check, feature in failed.items() if feature is None)
+        if wrong or not failed:
+            break
+        features = {feature for feature in failed.values() if feature is not None}
+        logger.warning("%s on %s: trying without %s", _named(failed), device.name, features)
+        device.leave_out(features)
+        replaced += failed
+    kept.write()
+    left_out = tuple(sorted(device.left_out))
+    finding = Finding(device.name, len(checks), bench.num_run, left_out, tuple(replaced), wrong)
+    logger.log(
+        logging.WARNING if wrong or replaced else logging.INFO,
+        "kernel check of %s: %s (%d run now, %.1f s)",
+        *(Path(path).name, finding, bench.num_run, time.monotonic() - start),
+    )
+    return finding
+
+
+def _checks(bench: LoadBench, path: str | Path, max_tokens: int, max_rows: int) -> Iterator[Check]:
+    with GGUFFile(path) as file:
+        encodes = is_encoder(file)
+    if encodes:
+        encoder = open_encoder(path)
+        try:
+            bench.scope = _digest(replace(encoder.spec, name=""))
+            yield from check_encoder_parts(bench, encoder)
+        finally:
+            encoder.close()
+        return
+    model = open_model(path)
+    try:
+        bench.scope = _digest(replace(model.spec, name=""))
+        yield from check_embedding(bench, model)
+        if _reads_ahead(bench, model):
+            yield check_ahead(bench, model)
+        yield from check_norms(bench, model)
+        yield from check_layer_norm(bench, model)
+        yield from check_positions(bench, model)
+        yield from check_post_norm(bench, model)
+        yield from check_uses(bench, model, model_uses(model, max_tokens, max_rows))
+        yield from check_rope(bench, model)
+        yield from check_attention(bench, model)
+        yield from check_activation(bench, model)
+        yield from check_in_place(bench, model)
+        yield from check_experts(bench, model)
+        yield from check_sampler(bench, model.spec.vocab_size)
+    finally:
+        model.close()
+
+
+def _digest(spec: object) -> str:
+    return hashlib.sha256(repr(spec).encode()).hexdigest()[:16]
+
+
+def _reads_ahead(bench: LoadBench, model: ModelFile) -> bool:
+    """Whether embedding rows go on as the first norm's input."""
+    fused = linear.default_table(bench.device).matvec.fused
+    first = model.tensors.layers[0]
+    rms = first.attention_norm is not None and first.attention_norm_bias is None
+    return fused and rms and model.tensors.token_embedding.type not in FLOAT_TYPES
+
+
+def _named(checks: Iterable[Check]) -> str:
+    """As `matvec Q4_K and 3 more kernels are wrong`."""
+    names = list(dict.fromkeys(f"{check.kernel} ({check.type})" for check in checks))
+    if len(names) == 1:
+        return f"{names[0]} is wrong"
+    more = f", {names[1]}" if len(names) == 2 else f", {names[1]} and {len(names) - 2} more"
+    return f"{names[0]}{more} are wrong"

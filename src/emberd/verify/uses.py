@@ -1,0 +1,193 @@
+"""Which kernel and tile serves each product of a model at each number of tokens, and a case for each of them.
+
+Products are those of the runners: matrices stacked as `runtime/model.py` stacks them, tiles of the whole matrix, on a
+few of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal
+
+from ..gguf.dequant import dequantize
+from ..gguf.loaded import loaded_type
+from ..gguf.model import LayerTensors, ModelFile
+from ..gguf.reader import TensorInfo
+from ..runtime import linear
+from ..runtime.matmul import MatmulTile
+from ..runtime.matvec import can_fuse_gate_up, can_fuse_output
+from ..runtime.plan import bakes
+from ..runtime.products import Form
+from ..runtime.weights import WeightMatrix
+from .bench import Workbench
+from .check import Check
+from .fused import check_gate_up, check_output, check_pending
+from .linear import MAX_ROWS, Role, check_product
+
+Biased = tuple[TensorInfo, TensorInfo | None]
+Fusing = Literal["", "output", "gate_up"]
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Matrices of one type, one below the other, and what the forward pass does with their product."""
+
+    matrices: tuple[TensorInfo, ...]
+    max_tokens: int
+    bias: TensorInfo | None = None
+    accumulate: bool = False
+    fusing: Fusing = ""  # with what it may be one dispatch
+    ahead: bool = False  # its input's norm may be left to it
+    given: bool = False  # so that it reads chosen rows
+
+    @property
+    def rows(self) -> int:
+        return sum(info.shape[0] for info in self.matrices)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for uses that the same kernels serve."""
+        first, extras = self.matrices[0], (self.bias is not None, self.accumulate)
+        return first.type, first.shape[1], self.rows, *extras, self.fusing, self.ahead
+
+
+def model_uses(model: ModelFile, max_tokens: int, max_rows: int) -> list[Use]:
+    """Each kind of product of a decoder, once."""
+    found: dict[tuple[Any, ...], Use] = {}
+    for layer in model.tensors.layers:
+        for use in _layer_uses(layer, max_tokens):
+            found.setdefault(use.key, use)
+    tensors = model.tensors
+    ahead = tensors.output_norm_bias is None
+    output = Use((tensors.output,), max_rows, tensors.output_bias, ahead=ahead, given=True)
+    return [*found.values(), output]
+
+
+def _layer_uses(layer: LayerTensors, tokens: int) -> Iterator[Use]:
+    adds = layer.post_attention_norm is None
+    rms = layer.attention_norm_bias is None  # a LayerNorm is not left to its reader
+    qkv = ((layer.q, layer.q_bias), (layer.k, layer.k_bias), (layer.v, layer.v_bias))
+    yield from _side_by_side(qkv, tokens, rms)
+    yield _output(layer.o, layer.o_bias, tokens, adds, rms)
+    if layer.router is not None:
+        yield Use((layer.router,), tokens, layer.router_bias, ahead=True)
+        if layer.shared is not None:
+            yield Use((layer.shared.router,), tokens, ahead=True)
+            yield from _gate_up((layer.shared.gate, None), (layer.shared.up, None), tokens, True)
+            yield Use((layer.shared.down,), tokens)
+        return
+    up = (layer.up, layer.up_bias)
+    if layer.gate is None:
+        yield Use((layer.up,), tokens, layer.up_bias, ahead=rms)
+    else:
+        yield from _gate_up((layer.gate, layer.gate_bias), up, tokens, rms)
+    yield _output(layer.down, layer.down_bias, tokens, adds, rms)
+
+
+def _side_by_side(parts: Sequence[Biased], tokens: int, ahead: bool) -> Iterator[Use]:
+    for _, members in groupby(parts, key=lambda pair: pair[0].type):
+        infos, biases = zip(*members, strict=True)
+        yield Use(infos, tokens, biases[0], ahead=ahead)
+
+
+def _output(matrix: TensorInfo, bias: TensorInfo | None, tokens: int, adds: bool, rms: bool) -> Use:
+    fusing: Fusing = "output" if adds and rms and bias is None else ""
+    return Use((matrix,), tokens, bias, accumulate=adds, fusing=fusing)
+
+
+def _gate_up(gate: Biased, up: Biased, tokens: int, ahead: bool) -> Iterator[Use]:
+    if gate[0].type == up[0].type and gate[1] is None:
+        yield Use((gate[0], up[0]), tokens, fusing="gate_up", ahead=ahead)
+    else:
+        yield from _side_by_side((gate, up), tokens, ahead)
+
+
+def check_uses(bench: Workbench, model: ModelFile, uses: Sequence[Use]) -> Iterator[Check]:
+    """Each use by every kernel that may serve it."""
+    table = linear.default_table(bench.device)
+    for use in uses:
+        info = use.matrices[0]
+        kind = loaded_type(info.type, bench.device.left_out)
+        part: Any = None  # of the matrix nothing but its sizes is read
+        matrix = WeightMatrix(kind, use.rows, info.shape[1], (part,))
+        seen: set[tuple[Any, ...]] = set()
+        for tokens in _numbers_of_tokens(use.max_tokens):
+            for form, ahead in _forms(table, use, matrix, tokens):
+                tile, group = _tile(table, form, matrix, tokens)
+                if (form, ahead, tile, group) in seen:
+                    continue
+                seen.add((form, ahead, tile, group))
+                yield from _check(bench, model, use, form, ahead, tile, tokens)
+
+
+def _numbers_of_tokens(most: int) -> list[int]:
+    """As plans have them."""
+    return [*(1 << n for n in range(most.bit_length())), most]
+
+
+def _forms(
+    table: linear.LinearTable, use: Use, matrix: WeightMatrix, tokens: int
+) -> Iterator[tuple[Form, bool]]:
+    """Forms of the product, and whether its input's norm is left to it."""
+    if tokens > table.matvec.tokens:
+        yield "matmul", False
+        return
+    fusable = table.matvec.fused and matrix.is_quantized
+    norms = (False, True) if use.ahead and fusable else (False,)
+    if use.fusing == "gate_up" and can_fuse_gate_up(table.matvec, matrix, tokens):
+        yield from (("gate_up", ahead) for ahead in norms)
+        return
+    if use.fusing == "output" and can_fuse_output(table.matvec, matrix, tokens):
+        yield "output", False
+    yield from (("rows", ahead) for ahead in norms)
+
+
+def _tile(
+    table: linear.LinearTable, form: Form, matrix: WeightMatrix, tokens: int
+) -> tuple[linear.Tile, int]:
+    if form == "matmul":
+        return table.matmul.tile_for(matrix, tokens), 0
+    return table.matvec.tile_for(form, matrix, tokens), table.matvec.group_of(tokens)
+
+
+def _check(
+    bench: Workbench,
+    model: ModelFile,
+    use: Use,
+    form: Form,
+    ahead: bool,
+    tile: linear.Tile,
+    tokens: int,
+) -> Iterator[Check]:
+    """One case, and another where a step of one token has its kernels' params in their text."""
+    info, note = use.matrices[0], f", {form} {tile}"
+    table = linear.table_of(bench.device, form, tile)
+    if isinstance(tile, MatmulTile):
+        tokens = min(tokens, tile.tokens + 5)
+    raw = model.file.rows(info)[:MAX_ROWS]
+    bias = None
+    if use.bias is not None:
+        bias = dequantize(model.file.rows(use.bias), use.bias.type).reshape(-1)[: len(raw)]
+
+    def case() -> Check:
+        if form == "output":
+            return check_output(bench, model, info, tokens, table.matvec, note)
+        if form == "gate_up":
+            gate, up = use.matrices
+            activation = model.spec.activation
+            return check_gate_up(
+                bench, model, gate, up, tokens, ahead, activation, table.matvec, note
+            )
+        if ahead:
+            return check_pending(bench, model, info, tokens, use.given, table, bias, note)
+        role = Role(info, use.bias, use.accumulate)
+        floats = bench.floats(raw, info.type)
+        return check_product(bench, role, raw, floats, bias, tokens, table, note)
+
+    yield case()
+    if bakes(bench.device, tokens):
+        bench.baking = True
+        yield case()
+        bench.baking = False

@@ -1,0 +1,50 @@
+"""The device that is to serve a model, with its kernels checked on the model's weights where that is wanted.
+
+Imported by process.py alone, when there is an adapter.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from emberd.errors import DeviceError
+from emberd.protocol import WorkerOptions
+from emberd.runtime.device import AdapterInfo, open_device
+from emberd.runtime.kernel import Kernels
+
+log = logging.getLogger("emberd.worker")
+
+
+def checked_kernels(
+    options: WorkerOptions, adapter: AdapterInfo
+) -> tuple[Kernels | None, WorkerOptions]:
+    """The kernels of the adapter's device, or None where the CPU must serve; and what the check found, in the options.
+
+    Raises DeviceError where kernels are wrong and the device was asked for, ModelFileError for the file.
+    """
+    device = open_device("gpu" if options.device == "auto" else options.device)
+    if not (options.verify or (options.verify is None and not adapter.is_software)):
+        return Kernels(device), options
+    from emberd.verify.load_bench import WatchedKernels
+    from emberd.verify.loading import check_at_load
+
+    kernels = WatchedKernels(device)
+    found = check_at_load(
+        kernels,
+        options.model_path,
+        max_tokens=max(options.max_batch_tokens, options.max_sequences),
+        max_rows=options.max_sequences,
+        cache_dir=None if options.cache_dir is None else Path(options.cache_dir),
+    )
+    if not found.wrong:
+        return kernels, replace(options, verification=str(found))
+    device.close()
+    if options.device != "auto":
+        raise DeviceError(
+            f"{Path(options.model_path).name} is not served: {found}. --device cpu serves it, --no-verify takes "
+            "the device as it is"
+        )
+    log.warning("the CPU serves %s: %s", Path(options.model_path).name, found)
+    return None, replace(options, verification=f"served by the CPU: {found}")

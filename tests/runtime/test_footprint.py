@@ -1,0 +1,132 @@
+"""What a load takes on a GPU, told from the header: against what a loaded model has, and on made-up devices."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from emberd.errors import DeviceError
+from emberd.estimate import MemoryEstimate, MemoryQuestion
+from emberd.gguf.spec import open_model
+from emberd.protocol import WorkerOptions
+from emberd.runtime import estimate as runtime_estimate
+from emberd.runtime.device import Device
+from emberd.runtime.encoder import GpuEncoder
+from emberd.runtime.estimate import estimate
+from emberd.runtime.model import load_weights
+from emberd.runtime.runner import GpuRunner
+from made_up_gpu import made_up_gpu
+from shape_files import LLAMA_1B, LLAMA_8B, shape_file
+from tiny_encoder import encoder_model
+from tiny_gguf import random_model
+
+GIB = 1 << 30
+
+
+def asked(path: Path, memory: int | None = None, **options: Any) -> MemoryQuestion:
+    return MemoryQuestion(WorkerOptions(str(path), "gpu", **options), memory)
+
+
+@pytest.mark.device
+@pytest.mark.slow
+def test_the_estimate_is_what_a_loaded_model_has(
+    tmp_path: Path, rng: np.random.Generator, device: Device
+) -> None:
+    layers, context = int(rng.integers(1, 4)), int(rng.integers(100, 400))
+    path = random_model(tmp_path / "m.gguf", quant="F16", layers=layers, tied=True)
+    options = {"context_length": context, "max_sequences": 3, "max_batch_tokens": 48}
+    told = estimate(device.info, asked(path, **options))
+    runner = GpuRunner.load(WorkerOptions(str(path), "gpu", **options))
+    try:
+        info, device_bytes = runner.info(), runner._device.allocated_bytes
+        runner._sampler.allocate_optional()
+        runner._logprobs.allocate()
+        optional = runner._device.allocated_bytes - device_bytes
+    finally:
+        runner.close()
+    assert (told.weight_bytes, told.kv_bytes) == (info.weight_bytes, info.kv_bytes)
+    assert told.context_length == info.context_length == context
+    # What grows with the context grows in whole blocks.
+    assert told.scratch(context) == pytest.approx(info.scratch_bytes, abs=4 * 3)
+    assert told.optional(context) == pytest.approx(optional, abs=4 * 3)
+    assert told.tier == info.tier == "software" or not device.info.is_software
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("quant", ["Q6_K", "Q4_K", "IQ2_S"])
+def test_weights_in_planes_and_decoded_ones_are_counted_as_they_are_kept(
+    tmp_path: Path, device: Device, quant: str
+) -> None:
+    path = random_model(tmp_path / "m.gguf", quant=quant, layers=1)
+    model = open_model(path)
+    try:
+        weights = load_weights(device, model, 64)
+        weights.uploads.wait()
+    finally:
+        model.close()
+    assert estimate(device.info, asked(path)).weight_bytes == weights.nbytes
+
+
+@pytest.mark.device
+def test_an_encoder_takes_what_was_told(tmp_path: Path, device: Device) -> None:
+    path = encoder_model(tmp_path / "m.gguf").path
+    told = estimate(device.info, asked(path))
+    encoder = GpuEncoder.load(WorkerOptions(str(path), "gpu"))
+    info = encoder.info()
+    encoder.close()
+    assert told.weight_bytes == info.weight_bytes
+    assert told.scratch(told.context_length) == info.scratch_bytes
+    assert told.kv_token_bytes == {} and told.kv_bytes == 0
+
+
+@pytest.fixture
+def llama_8b(tmp_path: Path) -> Path:
+    return shape_file(tmp_path / "8b.gguf", LLAMA_8B)
+
+
+def told_on(monkeypatch: pytest.MonkeyPatch, path: Path, memory: int | None) -> MemoryEstimate:
+    monkeypatch.setattr(runtime_estimate, "device_memory", lambda _adapter: memory)
+    return estimate(made_up_gpu(), asked(path))
+
+
+def test_defaults_are_those_of_the_devices_class(
+    monkeypatch: pytest.MonkeyPatch, llama_8b: Path
+) -> None:
+    found = {
+        memory: told_on(monkeypatch, llama_8b, None if memory is None else memory * GIB)
+        for memory in (None, 7, 24, 80)
+    }
+    tiers = {memory: made.tier for memory, made in found.items()}
+    assert tiers == {None: "unknown", 7: "small", 24: "mid", 80: "large"}
+    contexts = {memory: made.context_length for memory, made in found.items()}
+    # Of 7 GiB the settings' share less the weights is what is left for the cache.
+    small = found[7]
+    left = small.memory - small.fixed(small.default_context)  # type: ignore[operator]
+    assert small.context_length == left // small.kv_token_bytes["f16"] // 32 * 32 < 16384
+    assert (contexts[None], contexts[24], contexts[80]) == (32768, 32768, 65536)
+    assert found[None].memory is None and found[None].device_memory is None
+
+
+def test_a_model_that_leaves_no_room_is_refused_with_the_numbers(
+    monkeypatch: pytest.MonkeyPatch, llama_8b: Path
+) -> None:
+    made = told_on(monkeypatch, llama_8b, 5 * GIB)
+    assert made.context_length == made.kv_bytes == 0
+    assert str(made.fixed(made.default_context)) in made.refusal
+
+
+def test_matrices_over_a_binding_are_told_with_their_parts(tmp_path: Path) -> None:
+    path = shape_file(tmp_path / "1b.gguf", LLAMA_1B)
+    whole = estimate(made_up_gpu(), asked(path))
+    parts = estimate(made_up_gpu(binding=128 << 20), asked(path))
+    assert whole.largest == dataclasses.replace(parts.largest, num_parts=1)
+    assert parts.largest.name == "token_embd.weight"
+    assert parts.largest.num_parts == -(-parts.largest.nbytes // (128 << 20)) == 2
+    # One layer's keys: 8 heads of 64 dims in two bytes each.
+    assert parts.kv_binding_tokens["f16"] == (128 << 20) // (8 * 64 * 2)
+    with pytest.raises(DeviceError, match="hidden needs 4194304"):
+        estimate(made_up_gpu(binding=1 << 20), asked(path))

@@ -1,0 +1,79 @@
+"""GGUF files of a real model's shape without its weights: a header, and zeros that take no room on the disk."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType
+
+
+class LlamaShape(NamedTuple):
+    layers: int
+    width: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    tied: bool
+    context: int = 131072
+
+
+LLAMA_1B = LlamaShape(16, 2048, 8192, 32, 8, 64, 128256, True)
+LLAMA_8B = LlamaShape(32, 4096, 14336, 32, 8, 128, 128256, False)
+
+
+def shape_file(path: Path, shape: LlamaShape) -> Path:
+    """Q4_K matrices, a Q6_K embedding."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(shape.layers)
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.width)
+    writer.add_feed_forward_length(shape.ffn)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_key_length(shape.head_dim)
+    writer.add_value_length(shape.head_dim)
+    writer.add_rope_dimension_count(shape.head_dim)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(shape.vocab)
+
+    def add(name: str, *dims: int, kind: str = "Q4_K") -> None:
+        quant = GGMLQuantizationType[kind]
+        block, nbytes = gguf.GGML_QUANT_SIZES[quant]
+        size = prod(dims) // block * nbytes
+        writer.add_tensor_info(name, dims, np.dtype("float32"), size, raw_dtype=quant)
+
+    heads, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    add("token_embd.weight", shape.vocab, shape.width, kind="Q6_K")
+    if not shape.tied:
+        add("output.weight", shape.vocab, shape.width, kind="Q6_K")
+    add("output_norm.weight", shape.width, kind="F32")
+    for layer in range(shape.layers):
+        prefix = f"blk.{layer}."
+        for name in ("attn_norm", "ffn_norm"):
+            add(f"{prefix}{name}.weight", shape.width, kind="F32")
+        for name, rows, cols in (
+            ("attn_q", heads, shape.width),
+            ("attn_k", kv, shape.width),
+            ("attn_v", kv, shape.width),
+            ("attn_output", shape.width, heads),
+            ("ffn_gate", shape.ffn, shape.width),
+            ("ffn_up", shape.ffn, shape.width),
+            ("ffn_down", shape.width, shape.ffn),
+        ):
+            add(f"{prefix}{name}.weight", rows, cols)
+    sizes = [
+        gguf.GGUFWriter.ggml_pad(t.nbytes, 32) for part in writer.tensors for t in part.values()
+    ]
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    with path.open("r+b") as file:
+        file.truncate(gguf.GGUFWriter.ggml_pad(path.stat().st_size, 32) + sum(sizes))
+    return path
