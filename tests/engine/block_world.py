@@ -1,30 +1,22 @@
 """Block manager, prefix cache and tiers, driven event by event beside a simple model.
 
 The model: what a block holds is told by the tokens up to its end, so for each sequence, key, copy and file the right
-bytes are known. `World.check` holds everything that is there against it. `explore` does so for every order of events.
+bytes are known, and `World.check` holds everything that is there against them.
 """
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+from tier_doubles import SIZE, WIDTH, Disk, Files, Jobs, PoolRunner
 
 from emberd.engine.blocks import BlockManager
-from emberd.engine.disk_tier import DiskTier
 from emberd.engine.prefix import BlockKeys, Key
 from emberd.engine.rates import Rates
 from emberd.engine.tiers import Tiers
 from emberd.protocol import Bytes
-
-SIZE = 2  # tokens of a block
-WIDTH = 16  # bytes of a block: the number of its tokens, then all tokens up to its end
 
 Event = tuple[str, int]
 
@@ -34,73 +26,6 @@ def held(tokens: Sequence[int]) -> Bytes:
     out = np.full(WIDTH, 255, np.uint8)
     out[: len(tokens) + 1] = [len(tokens), *tokens]
     return out
-
-
-@dataclass
-class Copied:
-    data: Bytes
-
-    def take(self) -> Bytes:
-        return self.data
-
-
-class PoolRunner:
-    """As much of a runner as tiers need: blocks of bytes."""
-
-    block_size, block_bytes, steps_in_flight = SIZE, WIDTH, 1
-
-    def __init__(self, num_blocks: int) -> None:
-        self.num_blocks = num_blocks
-        self.pool = np.zeros((num_blocks, WIDTH), np.uint8)
-
-    def read_blocks(self, blocks: Sequence[int]) -> Copied:
-        return Copied(self.pool[list(blocks)])
-
-    def write_blocks(self, blocks: Sequence[int], data: Bytes) -> None:
-        assert len(set(blocks)) == len(blocks)
-        self.pool[list(blocks)] = data
-
-
-class Files:
-    """Stands for BlockFiles, in memory."""
-
-    folder = "memory"
-
-    def __init__(self, file_bytes: int) -> None:
-        self.file_bytes = file_bytes
-        self.content: dict[Key, Bytes] = {}
-
-    def listing(self) -> list[Any]:
-        return []
-
-    others = listing
-
-    def write(self, key: Key, parent: Key | None, data: Bytes) -> None:
-        self.content[key] = data.copy()
-
-    def read(self, key: Key, parent: Key | None) -> Bytes | None:
-        return self.content.get(key)
-
-    def remove(self, key: Key, parent: Key | None) -> None:
-        self.content.pop(key, None)
-
-
-class Jobs(Executor):
-    """Runs a job when it is told to, in order."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[tuple[Future[Any], Callable[[], Any], str]] = deque()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        keys = [arg.hex() for arg in args if isinstance(arg, bytes)]
-        name = " ".join([fn.__name__, *keys[:1]])
-        self.waiting.append((future, lambda: fn(*args, **kwargs), name))
-        return future
-
-    def run_one(self) -> None:
-        future, job, _ = self.waiting.popleft()
-        future.set_result(job())
 
 
 @dataclass
@@ -119,20 +44,6 @@ class Holder:
 
     def block(self, place: int, end: int) -> Bytes:
         return held(self.tokens[: min((place + 1) * SIZE, end)])
-
-
-class Disk(DiskTier):
-    def wait(self, seconds: float) -> None:
-        """Nothing is done meanwhile."""
-
-
-def memory_tiers(runner: Any, ram_blocks: int, disk_blocks: int, jobs: Jobs) -> Tiers:
-    """Tiers of so many blocks over any runner, whose disk works when `jobs` does."""
-    rates, size = Rates(runner.block_size, runner.block_bytes), runner.block_bytes
-    disk = None
-    if disk_blocks:
-        disk = Disk(Files(size), disk_blocks * size, rates.fetch, jobs, jobs)  # type: ignore[arg-type]
-    return Tiers(runner, rates, ram_blocks * size, disk)
 
 
 class World:
@@ -336,65 +247,3 @@ class World:
 
 
 NO_HOLDER = ("rest", "read", "write")
-
-
-def explore(make: Callable[[], World], most_events: int) -> tuple[int, int, int]:
-    """Every state that at most so many events lead to: states, transitions, and the events of the last.
-
-    An AssertionError tells the events that led to it.
-    """
-    seen = {repr(make().state())}
-    edge: list[tuple[Event, ...]] = [()]
-    num_transitions = 0
-    for length in range(1, most_events + 1):
-        found: list[tuple[Event, ...]] = []
-        for path in edge:
-            for event in list(_at(make, path).events()):
-                world, events = _at(make, path), (*path, event)
-                num_transitions += 1
-                try:
-                    world.do(event)
-                    world.check()
-                    state = repr(world.state())
-                    if state in seen:
-                        continue
-                    world.finish()
-                except AssertionError as error:
-                    raise AssertionError(f"{error}, after {events}") from error
-                seen.add(state)
-                found.append(events)
-        edge = found
-        if not edge:
-            return len(seen), num_transitions, length
-    return len(seen), num_transitions, most_events
-
-
-def _at(make: Callable[[], World], path: Sequence[Event]) -> World:
-    world = make()
-    for event in path:
-        world.do(event)
-    return world
-
-
-PROMPTS = ((0, 0, 0, 0, 0), (1, 1, 1), (0, 0, 1, 1, 1))
-"""The third begins as the first does, the second is short."""
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="see scripts/check-blocks")
-    for name, default in (("sequences", 3), ("blocks", 3), ("ram", 1), ("disk", 2), ("events", 11)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    given = parser.parse_args()
-    prompts = PROMPTS[: given.sequences]
-    started = time.perf_counter()
-    states, transitions, events = explore(
-        lambda: World(prompts, 6, given.blocks, given.ram, given.disk), given.events or 1 << 30
-    )
-    print(
-        f"{states} states, {transitions} transitions, {events} events deep, all as they should be "
-        f"({time.perf_counter() - started:.0f} s)"
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,6 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from block_world import Jobs, memory_tiers
 from hypothesis import settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -19,6 +18,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from tier_doubles import Jobs, memory_tiers
 
 from emberd.engine import Engine
 from emberd.engine.blocks import HOLE, BlockManager

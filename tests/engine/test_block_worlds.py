@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from block_world import PROMPTS, World, explore
+from block_search import PROMPTS, explore
+from block_world import World
 
 
 @pytest.mark.parametrize(
