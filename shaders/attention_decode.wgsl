@@ -46,6 +46,7 @@ var<workgroup> weights: array<vec4<f32>, WG + 4u * STRIDE>; // of the tile's key
 var<workgroup> rows_of: array<u32, WG>; // each key's first word in the caches
 var<workgroup> sums: array<Kv, HEADS_TOGETHER * WG>; // by head, so that neighbouring lanes touch neighbouring words
 #include "include/rotate.wgsl"
+#include "include/${queries}.wgsl"
 #include "include/${heads}.wgsl"
 #include "include/reduce4.wgsl"
 #include "include/${target}.wgsl"
@@ -134,12 +135,13 @@ fn attention_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invo
   let v_row = row * params.v_width + params.v_column + kv_head * HEAD_DIM;
   prepare_heads(first_query, num_heads, key_head, lane);
   let table_row = newest * (params.rope_dim / 2u);
+  let query_scale = params.scale * query_factor(newest);
   for (var i = lane; i < STEPS * 32u; i += WG) {
     let w = i / 4u;
     let column = i % 4u;
     var value = Kv();
     if (w < WORDS && column < num_heads) {
-      value = rotated_kv(head_base(column, first_query + column * HEAD_DIM), w, table_row) * params.scale;
+      value = rotated_kv(head_base(column, first_query + column * HEAD_DIM), w, table_row) * query_scale;
     }
     query[w][column] = value;
   }

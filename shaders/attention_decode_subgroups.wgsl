@@ -32,6 +32,7 @@ const JOINED = SUBGROUP / PARTS; // groups of a subgroup
 const NEG_LARGE = -3.0e38;
 #include "include/${heads}.wgsl"
 #include "include/rotate_octet.wgsl"
+#include "include/${queries}.wgsl"
 #include "include/${together}.wgsl"
 #include "include/lanes_joined.wgsl"
 var<workgroup> most_parts: array<Each, SUBGROUPS>;
@@ -149,7 +150,7 @@ fn attention_decode_subgroups(
 
   // The queries, the new key and value: rotated, and where the cache will hold them, as it will hold them.
   let angles = angles_of(part, newest);
-  let q = queries_of(projected, part, lane, angles, select(0.0, params.scale, part < OCTETS));
+  let q = queries_of(projected, part, lane, angles, select(0.0, params.scale * query_factor(newest), part < OCTETS));
   let full_key = rotated(normed(projected_key, part, true), part, lane, angles);
   let new_key = Eight(as_f16(full_key.lo), as_f16(full_key.hi));
   var most = scores_of(q, new_key); // as good a start as any, also where the new key is another split's

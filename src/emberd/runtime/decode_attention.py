@@ -163,7 +163,8 @@ def _decode_kernel(
         "HEAD_DIM": head_dim,
         "HALVES": rotation.pairing == "halves",
         "SPLIT_TOKENS": _SPLIT_TOKENS,
-    }
+    } | rotation.constants
+    includes["queries"] = rotation.queries
     includes["score"] = "score_capped" if cap else "score_plain"
     if cap:
         constants["CAP"] = cap

@@ -11,6 +11,7 @@ from typing import Literal
 
 from ..errors import DeviceError
 from ..gguf.model import Activation
+from ..gguf.rope import Temperature
 from .activations import activation_include
 from .compose import Constant
 from .device import Device, Tensor
@@ -172,11 +173,27 @@ class Rotation:
     q_norm: Tensor | None  # f32 (hd,)
     k_norm: Tensor | None
     eps: float
+    temperature: Temperature | None = None  # queries grow with their position
 
     def check(self, head_dim: int) -> None:
         assert self.cos.shape == self.sin.shape and self.cos.shape[1] == self.dims // 2, self
         assert self.dims <= head_dim and head_dim % 2 == 0, self
         assert (self.q_norm is None) == (self.k_norm is None), self
+
+    @property
+    def queries(self) -> str:
+        """Which include scales queries by their position."""
+        return "queries_plain" if self.temperature is None else "queries_tempered"
+
+    @property
+    def constants(self) -> dict[str, Constant]:
+        """Of that include."""
+        if self.temperature is None:
+            return {}
+        return {
+            "TEMPERATURE": self.temperature.scale,
+            "TEMPERATURE_LENGTH": self.temperature.length,
+        }
 
     @property
     def norms(self) -> tuple[Tensor, ...]:
@@ -217,9 +234,13 @@ def rope_kv_write(
         kernels,
         "rope_kv_write",
         lanes,
-        includes={"head_norm": "head_norm" if rotation.norms else "head_norm_none"},
+        includes={
+            "head_norm": "head_norm" if rotation.norms else "head_norm_none",
+            "queries": rotation.queries,
+        },
         HEAD_DIM=head_dim,
         HALVES=rotation.pairing == "halves",
+        **rotation.constants,
     )
     caches, places = (k_cache, v_cache), (positions, slots)
     angles = (rotation.cos, rotation.sin, *rotation.norms)
