@@ -99,7 +99,12 @@ class World:
         getattr(self, f"_{name}")(*[self.holders[number]] if name not in NO_HOLDER else ())
 
     def _admit(self, holder: Holder) -> None:
-        """As the scheduler does it, its step's copies included."""
+        """A schedule that asks for this one alone, its copies included."""
+        self._ask(holder)
+        self.tiers.move()
+
+    def _ask(self, holder: Holder) -> None:
+        """As the scheduler admits."""
         num_full = (len(holder.tokens) - 1) // SIZE
         keys = holder.keys.first(num_full)
         prefix = self.blocks.find(keys)
@@ -117,7 +122,6 @@ class World:
         holder.num_run, holder.num_published = reused * SIZE, len(prefix)
         holder.state = "running"
         self._publish(holder)
-        self.tiers.move()
 
     def _run(self, holder: Holder) -> None:
         """A step writes all tokens that are not there."""
@@ -198,12 +202,14 @@ class World:
                 self._cancel(holder)
         while waiting := [holder for holder in self.holders if holder.state == "waiting"]:
             for holder in waiting:
-                self._admit(holder)
+                self._ask(holder)
                 if holder.state == "running":
+                    self.tiers.move()
                     self.check()
                     self._cancel(holder)
                     break
             else:
+                self.tiers.move()
                 assert self.reads.waiting or self.writes.waiting, "they wait for ever"
                 self._drain()
         for _ in range(100):
