@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import platformdirs
@@ -121,6 +121,11 @@ class Config:
     max_sequences: int = _setting("Sequences that run at once.", values.whole(1, 4096), 32)
     max_batch_tokens: int = _setting(
         "Tokens of one step of the engine.", values.whole(1, 1 << 20), 512
+    )
+    speculate: Literal["auto", "ngram", "off"] = _setting(
+        "Guess tokens from the text so far where that is faster: ngram, off, or auto: on the CPU device only.",
+        values.one_of("auto", "ngram", "off"),
+        "auto",
     )
     prompt_share: float = _setting(
         "Share of the time that prompts get while replies run, so that these go on smoothly; 1: all they take.",

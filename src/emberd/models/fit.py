@@ -95,6 +95,7 @@ def worker_options(config: Config, path: Path, kv_limit: int | None = None) -> W
         cache_dir=str(config.cache_dir),
         kv_ram=config.kv_ram,
         kv_disk=config.kv_disk,
+        speculate=config.speculate,
         verify=config.verify,
     )
 

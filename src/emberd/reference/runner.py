@@ -122,7 +122,8 @@ class CpuRunner:
         """Compute the step; its output waits for `collect`."""
         assert not self._outputs, "a step is still waiting to be collected"
         assert batch.num_tokens <= self._largest_batch, "batch larger than max_batch_tokens"
-        with self._threads.limit(prefill=batch.num_tokens > batch.num_rows):
+        num_drafted = 0 if batch.drafted is None else int(batch.drafted.sum())
+        with self._threads.limit(prefill=batch.num_tokens - num_drafted > batch.num_rows):
             self._run(batch)
 
     def sample(self, masks: MaskArray) -> None:
