@@ -21,6 +21,7 @@ from .errors import ConfigError
 from .keys import ApiKey, parse_keys, read_keys
 from .values import keep_alive_seconds as keep_alive_seconds
 
+KVType = Literal["f16", "q8_0", "auto"]
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -111,6 +112,11 @@ class Config:
         "from them. 0: none.",
         values.parse_size,
         0,
+    )
+    kv_type: KVType = _setting(  # noqa: RUF009 - a dataclasses.field
+        "Type of the KV cache: f16 (the CPU device keeps float32), q8_0, or auto: q8_0 where f16 does not fit.",
+        values.one_of("f16", "q8_0", "auto"),
+        "f16",
     )
     memory: int | None = _setting(
         "Memory for all loaded models together, as 20GiB: idle ones leave when another needs room.",
@@ -220,8 +226,9 @@ class Config:
     def from_env(cls, environ: Mapping[str, str], **overrides: Any) -> Config:
         """Settings from the environment, `overrides` first (None: not given; text is parsed).
 
-        OLLAMA_HOST and OLLAMA_ORIGINS stand in where EMBERD_HOST, EMBERD_PORT and EMBERD_ORIGINS are
-        not set. An empty variable counts as not set. Raises ConfigError naming the variable or flag.
+        OLLAMA_HOST, OLLAMA_ORIGINS and OLLAMA_KV_CACHE_TYPE stand in where EMBERD_HOST, EMBERD_PORT,
+        EMBERD_ORIGINS and EMBERD_KV_TYPE are not set. An empty variable counts as not set. Raises
+        ConfigError naming the variable or flag.
         """
         unknown = set(overrides) - {setting.name for setting in settings()}
         assert not unknown, f"no such settings: {sorted(unknown)}"
@@ -293,6 +300,10 @@ def _show(default: Any) -> str:
 def _ollama_settings(environ: Mapping[str, str]) -> dict[str, Any]:
     """What Ollama's own variables say: OLLAMA_HOST is [scheme://]host[:port][/], OLLAMA_ORIGINS a list."""
     found: dict[str, Any] = {}
+    if kv_type := environ.get("OLLAMA_KV_CACHE_TYPE", "").strip().lower():
+        if kv_type not in ("f16", "q8_0"):
+            raise ConfigError(f"OLLAMA_KV_CACHE_TYPE: '{kv_type}' is not f16 or q8_0")
+        found["kv_type"] = kv_type
     if origins := environ.get("OLLAMA_ORIGINS", "").strip():
         found["origins"] = values.words(origins)
     address = environ.get("OLLAMA_HOST", "").strip().strip("\"'")

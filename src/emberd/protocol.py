@@ -96,6 +96,7 @@ class WorkerOptions:
     device: str = "auto"  # auto | gpu | cpu | part of an adapter's name
     context_length: int | None = None  # tokens a sequence may hold; None: what fits
     kv_memory: int | None = None  # bytes for the KV cache; None: a share of what is free
+    kv_type: Literal["f16", "q8_0", "auto"] = "f16"  # of the KV cache; auto: f16 where it fits
     kv_limit: int | None = (
         None  # bytes that other models leave for it: no more, however it is sized
     )

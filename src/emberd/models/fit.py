@@ -89,6 +89,7 @@ def worker_options(config: Config, path: Path, kv_limit: int | None = None) -> W
         context_length=config.ctx,
         kv_memory=config.kv_memory,
         kv_limit=kv_limit,
+        kv_type=config.kv_type,
         max_sequences=config.max_sequences,
         max_batch_tokens=config.max_batch_tokens,
         prompt_share=config.prompt_share,
