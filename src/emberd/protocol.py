@@ -59,6 +59,9 @@ class SamplingParams:
     num_logprobs: int | None = None  # likeliest ones told beside each token; None: off
     grammar: str | None = None  # of llguidance (Lark); what it does not allow is never sampled
     max_drafted: int | None = None  # guesses a step, which change no token; None: as many as pay
+    expected: tuple[
+        int, ...
+    ] = ()  # what the caller thinks that the reply holds: guesses come from it too
 
     @property
     def has_penalties(self) -> bool:

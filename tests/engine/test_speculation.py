@@ -57,6 +57,18 @@ def test_what_has_a_state_that_guesses_would_spoil_is_not_guessed() -> None:
     assert can_be_guessed(SamplingParams(grammar="start: /a/"))
 
 
+def test_what_is_expected_is_guessed_too() -> None:
+    """A reply that goes on as the caller said, of which nothing stands in the prompt."""
+    expected = list(range(100, 160))
+    speculation, known = Speculation(expected=expected), [1, 2, 3]
+    for place, token_id in enumerate(expected[:9]):
+        assert speculation.propose(known, 100) == []
+        known.append(token_id)
+        speculation.took(place, 1, 0)
+    assert speculation.propose(known, 100) == expected[9:17]
+    assert speculation.propose(known, 3) == expected[9:12]
+
+
 class Reader:
     """A Speculation that is shown tokens, with a clock in which each step costs what it is told."""
 

@@ -115,7 +115,8 @@ class Engine:
         if sequence.params.grammar is not None:
             sequence.matcher = self._all_grammars().matcher(sequence.params.grammar)
         if self._speculate and sequence.samples and can_be_guessed(sequence.params):
-            sequence.speculation = Speculation(sequence.params.max_drafted)
+            params = sequence.params
+            sequence.speculation = Speculation(params.max_drafted, params.expected)
         if isinstance(request, GenerateRequest) and request.cache_salt is not None:
             if sequence.scores is None:  # what is scored must be run
                 size = self._blocks.block_size

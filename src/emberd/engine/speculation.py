@@ -83,10 +83,11 @@ class Speculation:
     """Of one sequence. Its pace with guesses is measured against its pace without; while it is slower with them, it
     goes on without for a while, then tries again."""
 
-    def __init__(self, most: int | None = None) -> None:
-        """At most `most` guesses a step."""
+    def __init__(self, most: int | None = None, expected: TokenIds = ()) -> None:
+        """At most `most` guesses a step. They come from `expected` too."""
         self._most = MAX_DRAFTED if most is None else min(most, MAX_DRAFTED)
-        self._tokens = array("i")
+        self._tokens = array("i", expected)
+        self._num_before = len(expected)  # of `_tokens`: those that are not the sequence's
         self._found: list[int] = []  # behind all of `_tokens`
         self._length = min(FIRST_DRAFTED, self._most)
         self._rest = self._next_rest = FIRST_REST
@@ -137,7 +138,8 @@ class Speculation:
     def _guess(self, token_ids: TokenIds) -> list[int]:
         if self._rest:
             return []
-        if len(token_ids) > len(self._tokens):
-            self._tokens.extend(token_ids[len(self._tokens) :])
+        num_known = len(self._tokens) - self._num_before
+        if len(token_ids) > num_known:
+            self._tokens.extend(token_ids[num_known:])
             self._found = look_up(np.frombuffer(self._tokens, np.int32), self._length, self._least)
         return self._found
