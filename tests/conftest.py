@@ -33,6 +33,16 @@ MODEL_FILES = {
 }
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start whole daemons take time."""
+    for item in items:
+        if (
+            item.path.parent.name in {"end_to_end", "clients"}
+            or item.path.stem == "test_cli_daemon"
+        ):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's models, caches or settings."""
