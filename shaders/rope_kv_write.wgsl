@@ -2,7 +2,7 @@
 //
 // qk, v   [T, row width] f32 as projected: q then k heads; v heads from column v_column on
 // q       [T, num_heads, HEAD_DIM] f32, out
-// k_cache, v_cache  [num_slots, num_kv_heads, HEAD_DIM / 2] u32: pairs of f16, out
+// k_cache, v_cache  [num_slots, num_kv_heads, words of a head] u32, out: f16 (write_words), q8_0 (write_q8)
 // positions, slots  [T] i32; a negative slot writes nothing to the caches
 // cos, sin  [P, rope_dim / 2] f32     q_norm, k_norm  [HEAD_DIM] f32 (with head_norm only)
 // skipped, count  [1] u32: tokens below skipped (attention_decode takes them itself) and from count on are not touched
@@ -27,6 +27,7 @@ const WORDS = HEAD_DIM / 2u;
 var<workgroup> heads: array<f32, HEAD_DIM>; // one
 fn head_value(i: u32) -> f32 { return heads[i]; }
 #include "include/rotate.wgsl"
+#include "include/${write}.wgsl"
 #include "include/${head_norm}.wgsl"
 #include "include/${queries}.wgsl"
 
@@ -52,18 +53,12 @@ fn rope_kv_write(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
   let factor = query_factor(u32(positions[token]));
   let slot = slots[token];
   let kv_head = (index - params.num_heads) % params.num_kv_heads;
-  let target_row = (u32(slot) * params.num_kv_heads + kv_head) * WORDS;
-  for (var w = lane; w < WORDS; w += WG) {
-    if (is_query) {
+  if (is_query) {
+    for (var w = lane; w < WORDS; w += WG) {
       q[(token * params.num_heads + index) * WORDS + w] =
         vec2<f32>(rotated(0u, 2u * w, table_row), rotated(0u, 2u * w + 1u, table_row)) * factor;
-    } else if (slot >= 0) {
-      if (is_value) {
-        v_cache[target_row + w] = pack2x16float(vec2<f32>(heads[2u * w], heads[2u * w + 1u]));
-      } else {
-        k_cache[target_row + w] =
-          pack2x16float(vec2<f32>(rotated(0u, 2u * w, table_row), rotated(0u, 2u * w + 1u, table_row)));
-      }
     }
   }
+  let row = (u32(slot) * params.num_kv_heads + kv_head) * KV_STRIDE;
+  write_kv(!is_query && slot >= 0, is_value, row, table_row, lane);
 }

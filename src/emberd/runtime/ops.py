@@ -16,6 +16,7 @@ from .activations import activation_include
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernel, Kernels
+from .kv_cache import KVType, kv_type_of
 
 Pairing = Literal["adjacent", "halves"]
 
@@ -219,13 +220,13 @@ def rope_kv_write(
 ) -> Dispatch:
     """Norm and rotate q and k heads; q goes out, k and v to their slots.
 
-    q (rows, H, hd), caches u32 (slots, KVH, hd / 2), positions and slots i32 (rows,). Tokens below skipped
+    q (rows, H, hd), caches of `kv_cache.kv_type_of`, positions and slots i32 (rows,). Tokens below skipped
     and from count on (both u32 (1,)), and k and v of tokens with a negative slot, are not written.
     """
     heads.check(rows, num_heads, num_kv_heads, head_dim)
     rotation.check(head_dim)
     assert q.shape == (rows, num_heads, head_dim), q
-    assert k_cache.shape[1:] == v_cache.shape[1:] == (num_kv_heads, head_dim // 2), k_cache
+    kind = kv_type_of(k_cache, v_cache, num_kv_heads, head_dim)
     assert positions.shape == slots.shape == (rows,)
     lanes = max(32, kernels.device.subgroup_size or 0)
     while lanes < min(head_dim // 2, 128):
@@ -236,6 +237,7 @@ def rope_kv_write(
         lanes,
         includes={
             "head_norm": "head_norm" if rotation.norms else "head_norm_none",
+            "write": "write_q8" if kind == "q8_0" else "write_words",
             "queries": rotation.queries,
         },
         HEAD_DIM=head_dim,
@@ -292,7 +294,7 @@ def attention_prefill(
     Tiles from tile_count on are not touched.
     """
     assert q.shape == y.shape and q.shape[1:] == (num_heads, head_dim), q
-    assert k_cache.shape[1:] == v_cache.shape[1:] == (num_kv_heads, head_dim // 2), k_cache
+    kind = kv_type_of(k_cache, v_cache, num_kv_heads, head_dim)
     assert tiles.shape == (max_tiles, 4) and num_heads % num_kv_heads == 0, tiles
     assert tile_size in (16, 32, 64), tile_size
     words = head_dim // kv_dims(head_dim)
@@ -303,7 +305,7 @@ def attention_prefill(
     kernel = kernels.get(
         "attention_prefill",
         {
-            "kv": kv_include(kernels.device, head_dim),
+            **kv_includes(kernels.device, head_dim, kind),
             "score": "score_capped" if cap else "score_plain",
             "sinks": "sinks_none" if sinks is None else "sinks",
         },
@@ -358,3 +360,11 @@ def kv_include(device: Device, head_dim: int) -> str:
             "256, or an even number up to 128; the cpu device takes any"
         )
     return "kv_wide" if head_dim % 8 == 0 else "kv_narrow"
+
+
+def kv_includes(device: Device, head_dim: int, kind: KVType) -> dict[str, str]:
+    """Which includes read a KV cache of that type. DeviceError for sizes that the attention kernels lack."""
+    wide = kv_include(device, head_dim)
+    if kind == "q8_0":
+        return {"kv": "kv_q8", "cached": "cached_q8"}
+    return {"kv": wide, "cached": "cached_words"}

@@ -18,7 +18,7 @@ from ..reference import ops as reference
 from ..runtime import decode_attention, ops
 from ..runtime.activations import QUANT_RUN, activations
 from ..runtime.device import Tensor
-from ..runtime.kv_cache import BLOCK_SIZE
+from ..runtime.kv_cache import BLOCK_SIZE, head_words
 from ..runtime.weights import FLOAT_TYPES
 from .bench import F32, GROUP, Workbench, decoded, read_quantized
 from .check import TOLERANCE, Check, relative_error
@@ -51,7 +51,7 @@ def _check_rope(
     def device() -> list[NDArray[Any]]:
         if not made:
             q = bench.poisoned(TOKENS, heads, head_dim)
-            shape = (4 * BLOCK_SIZE, kv_heads, head_dim // 2)
+            shape = (4 * BLOCK_SIZE, kv_heads, head_words(head_dim, "f16"))
             keys, values = bench.device.empty(shape, "u32"), bench.device.empty(shape, "u32")
             step = ops.rope_kv_write(
                 bench.kernels,
