@@ -60,7 +60,7 @@ def by_guesses(
             if not left:
                 continue
             guesses = left[: int(rng.integers(0, min(4, len(left))))]
-            guesses = [token ^ int(rng.random() < 0.2) for token in guesses]
+            guesses = [abs(token - 1) if rng.random() < 0.2 else token for token in guesses]
             start = len(prompts[index]) + len(known) - 1
             rows.append(
                 Row(index, known[-1:] + guesses, start, blocks[index], drafted=len(guesses))
