@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,7 +95,10 @@ def test_logits_agree_with_the_reference(
     assert np.mean(error > 10 * most) < 0.1, error
 
 
-def test_a_context_beyond_the_learned_positions_is_refused(tmp_path: Path) -> None:
+def test_a_context_beyond_the_learned_positions_is_refused_and_leaves_no_upload_behind(
+    tmp_path: Path,
+) -> None:
     path = architecture_model(tmp_path / "m.gguf", "gpt2")
     with pytest.raises(ModelLoadError, match="has learned positions for 256"):
         GpuRunner.load(replace(options(path), context_length=512))
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("emberd-upload")]

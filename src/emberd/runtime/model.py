@@ -114,13 +114,26 @@ def load_weights(
 
     `progress` is told the share done, 0 to 1.
     """
-    spec, tensors = model.spec, model.tensors
+    spec = model.spec
     heads = spec.num_heads * spec.head_dim
     check_widths(device, hidden=spec.hidden_size, feed_forward=spec.ffn_size, attended=heads)
     if spec.experts is not None:
         check_widths(device, shared_expert=spec.experts.shared_ffn_size)
     loader = Loader(device, model.file, progress)
-    ropes = _rope_tensors(device, model, num_positions)
+    try:
+        return _load(loader, _rope_tensors(device, model, num_positions), model, num_positions)
+    except BaseException:
+        loader.uploads.drop()
+        raise
+
+
+def _load(
+    loader: Loader,
+    ropes: dict[tuple[float, float], tuple[Tensor, Tensor]],
+    model: ModelFile,
+    num_positions: int,
+) -> ModelWeights:
+    spec, tensors = model.spec, model.tensors
     layers = []
     for layer_spec, layer in zip(spec.layers, tensors.layers, strict=True):
         cos, sin = ropes[(layer_spec.rope_base, layer_spec.rope_scale)]
