@@ -14,7 +14,6 @@ from threading import Lock
 
 import numpy as np
 
-from ..errors import ModelLoadError
 from ..gguf.dequant import dequantize
 from ..gguf.loaded import loading_note
 from ..gguf.model import LayerTensors, ModelFile, ModelSpec, SharedExpertTensors
@@ -121,7 +120,7 @@ def load_weights(
         check_widths(device, shared_expert=spec.experts.shared_ffn_size)
     loader = Loader(device, model.file, progress)
     try:
-        return _load(loader, _rope_tensors(device, model, num_positions), model, num_positions)
+        return _load(loader, _rope_tensors(device, model, num_positions), model)
     except BaseException:
         loader.uploads.drop()
         raise
@@ -131,7 +130,6 @@ def _load(
     loader: Loader,
     ropes: dict[tuple[float, float], tuple[Tensor, Tensor]],
     model: ModelFile,
-    num_positions: int,
 ) -> ModelWeights:
     spec, tensors = model.spec, model.tensors
     layers = []
@@ -172,7 +170,7 @@ def _load(
         tuple(layers),
         loader.nbytes,
         loader.uploads,
-        loader.positions(tensors.positions, num_positions),
+        loader.positions(tensors.positions),
     )
 
 
@@ -217,15 +215,10 @@ class Loader:
     def norm(self, weight: TensorInfo | None, bias: TensorInfo | None) -> Norm | None:
         return None if weight is None else Norm(self.vector(weight), self.optional(bias))
 
-    def positions(self, info: TensorInfo | None, wanted: int) -> Tensor | None:
-        """The table of learned positions. Raises ModelLoadError where it has fewer than are wanted."""
+    def positions(self, info: TensorInfo | None) -> Tensor | None:
+        """The table of learned positions, which is as long as the model's context."""
         if info is None:
             return None
-        if wanted > info.shape[0]:
-            raise ModelLoadError(
-                f"a context of {wanted} tokens was asked for, and {self._file.name} has learned positions "
-                f"for {info.shape[0]}"
-            )
         self.nbytes += 4 * info.shape[0] * info.shape[1]
         table = dequantize(self._file.rows(info), info.type)
         return self._device.upload(table, "f32", info.name)
