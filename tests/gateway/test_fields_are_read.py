@@ -31,7 +31,7 @@ SAMPLING = json.loads("""{
     "temperature": 0, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "seed": 1, "stop": ["x"], "ignore_eos": false,
     "presence_penalty": 0.1, "frequency_penalty": 0.1, "repeat_penalty": 1.1, "repetition_penalty": null,
     "repeat_last_n": 5, "keep_alive": 5, "logit_bias": {"1": 1}, "options": {}, "num_ctx": 1024,
-    "cache_prompt": true, "cache_salt": "s", "priority": null, "service_tier": "flex"}""")
+    "cache_prompt": true, "cache_salt": "s", "priority": null, "service_tier": "flex", "max_drafted": 2}""")
 NATIVE = json.loads("""{
     "model": "tiny", "stream": true, "keep_alive": 5, "format": "", "think": false, "logprobs": true,
     "top_logprobs": 1, "priority": 1, "options": {
