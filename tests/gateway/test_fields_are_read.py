@@ -39,6 +39,7 @@ NATIVE = json.loads("""{
         "repeat_last_n": 1, "repeat_penalty": 1, "presence_penalty": 1, "frequency_penalty": 1, "stop": ["x"]}}""")
 CHAT = json.loads("""{
     "tool_choice": "auto", "parallel_tool_calls": false, "logprobs": true, "top_logprobs": 1,
+    "prediction": {"type": "content", "content": "b"},
     "modalities": ["text"], "functions": [], "max_completion_tokens": null, "think": false,
     "reasoning_effort": "none", "reasoning": {"effort": "none", "exclude": true}, "thinking": {"type": "disabled"},
     "thinking_token_budget": 1, "chat_template_kwargs": {"a": 1}, "messages": [
