@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import ModelLoadError
+from ..gguf.loaded import loaded_nbytes
 from ..gguf.rope import kv_layout
 from ..gguf.spec import ModelFile, open_model
 from ..hardware import gpu_tier
@@ -33,7 +35,7 @@ from ..protocol import (
 )
 from . import kv_cache
 from .buffers import allocate
-from .device import Device, Tensor, open_device
+from .device import AllocationError, Device, Tensor, open_device
 from .device_memory import device_memory
 from .footprint import decoder_footprint, max_sequences
 from .kernel import Kernels, run_once
@@ -82,14 +84,26 @@ class GpuRunner:
     ) -> GpuRunner:
         """Open the file and the device (or take that of `kernels`), upload weights, allocate the cache.
 
-        Raises ModelFileError for the file, DeviceError for the device.
+        Raises ModelFileError for the file, DeviceError for the device, ModelLoadError where it has no room.
         """
         model = open_model(options.model_path)
         if kernels is None:
             kernels = Kernels(open_device("gpu" if options.device == "auto" else options.device))
         runner = cls(kernels.device, model, options)
-        runner._build(kernels, progress)
+        try:
+            runner._build(kernels, progress)
+        except AllocationError as error:
+            raise ModelLoadError(runner._too_large(error)) from error
         return runner
+
+    def _too_large(self, error: AllocationError) -> str:
+        weights = sum(loaded_nbytes(info) for info in self._model.file.tensors.values())
+        tokens = self.num_blocks * self.block_size
+        kv = self.num_blocks * kv_cache.bytes_per_block(self._model.spec)
+        return (
+            f"{self._model.file.name} needs {weights} bytes for weights and {kv} for a KV cache of {tokens} "
+            f"tokens, and {error.message}. A smaller --ctx or --kv-memory needs less"
+        )
 
     def _build(self, kernels: Kernels, progress: Callable[[float], None] | None) -> None:
         device, spec = self._device, self._model.spec
@@ -142,6 +156,10 @@ class GpuRunner:
 
     def info(self) -> WorkerInfo:
         return self._info
+
+    def heartbeat(self) -> None:
+        """Find out while idle whether the device is still there."""
+        self._device.touch()
 
     def prepare(self) -> bool:
         # A software adapter compiles for seconds, with the cores that a request would want.
