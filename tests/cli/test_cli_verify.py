@@ -113,5 +113,26 @@ def test_verify_passes_on_real_models(
     assert result.code == 0, result.out
 
 
+def test_another_quantization_is_compared_over_a_text(emberd_cli: Emberd, tmp_path: Path) -> None:
+    files = [
+        str(random_model(tmp_path / f"{quant}.gguf", quant=quant, layers=1))
+        for quant in ("Q4_0", "F32")
+    ]
+    (tmp_path / "text").write_text("the sea brought a crate of oranges")
+    options = ("--against", files[1], "--device", "cpu", "--text", str(tmp_path / "text"))
+    found = emberd_cli("verify", files[0], *options, "--json").json
+    assert found["num_tokens"] == 33 and found["mean_kl"] > 0 and found["reference"] == "F32.gguf"
+    shown = emberd_cli("verify", files[0], *options).out
+    assert f"{found['perplexity']:.4f}" in shown and "likeliest token the same in" in shown
+    for wrong, told in (
+        (("--kl", "--device", "cpu"), "--against"),
+        (("--text", str(tmp_path / "text")), "--kl"),
+        (("--kl", "--text", str(tmp_path / "none")), "none"),
+    ):
+        result = emberd_cli("verify", files[0], *wrong)
+        assert result.code == 1 and told in result.err
+    assert "same vocabulary" not in shown
+
+
 def test_nan_never_passes() -> None:
     assert not Check("k", "F32", "1", np.nan, 1.0).passed

@@ -96,20 +96,21 @@ def _run(
     runner: Runner, prompt: Sequence[int], continuation: Sequence[int] | None
 ) -> tuple[NDArray[np.float64], list[int]]:
     """Log-probabilities after each token of the prompt and of the continuation (its own greedy one if None)."""
-    runner.submit(_batch(runner, prompt, 0))
-    rows = [_log_softmax(_logits(runner))]
+    runner.submit(batch_of(runner, prompt, 0))
+    rows = [log_softmax(logits_of(runner))]
     tokens: list[int] = []
     for step in range(DECODE_STEPS):
         token = int(rows[-1][-1].argmax()) if continuation is None else continuation[step]
         tokens.append(token)
-        runner.submit(_batch(runner, [token], len(prompt) + step))
-        rows.append(_log_softmax(_logits(runner)))
+        runner.submit(batch_of(runner, [token], len(prompt) + step))
+        rows.append(log_softmax(logits_of(runner)))
     return np.concatenate(rows), tokens
 
 
-def _batch(runner: Runner, token_ids: Sequence[int], start: int) -> Batch:
+def batch_of(runner: Runner, token_ids: Sequence[int], start: int) -> Batch:
     """One row's tokens from position `start` on; the sequence owns the first blocks, in order."""
-    count = len(token_ids)
+    count, context = len(token_ids), runner.info().context_length
+    blocks = -(-context // runner.block_size)
     positions = np.arange(start, start + count, dtype=np.int32)
     greedy = SamplingParams(temperature=0)
     return Batch(
@@ -118,7 +119,7 @@ def _batch(runner: Runner, token_ids: Sequence[int], start: int) -> Batch:
         slot_mapping=positions.copy(),
         query_start=np.array([0, count], np.int32),
         context_lens=np.array([start + count], np.int32),
-        block_tables=np.arange(-(-CONTEXT // runner.block_size), dtype=np.int32)[None],
+        block_tables=np.arange(blocks, dtype=np.int32)[None],
         sequence_index=np.zeros(1, np.int32),
         sample=np.zeros(1, np.bool_),
         admissions=[Admission(0, greedy, tuple(token_ids), count)] if start == 0 else [],
@@ -126,13 +127,13 @@ def _batch(runner: Runner, token_ids: Sequence[int], start: int) -> Batch:
     )
 
 
-def _logits(runner: Runner) -> NDArray[np.float32]:
+def logits_of(runner: Runner) -> NDArray[np.float32]:
     logits = runner.collect().logits
     assert logits is not None
     return logits
 
 
-def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
     result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return result
