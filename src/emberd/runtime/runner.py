@@ -103,7 +103,7 @@ class GpuRunner:
     def _too_large(self, error: AllocationError) -> str:
         weights = sum(loaded_nbytes(info) for info in self._model.file.tensors.values())
         tokens = self.num_blocks * self.block_size
-        kv = self.num_blocks * kv_cache.bytes_per_block(self._model.spec)
+        kv = self.num_blocks * kv_cache.bytes_per_block(self._model.spec, self.kv_type)
         return (
             f"{self._model.file.name} needs {weights} bytes for weights and {kv} for a KV cache of {tokens} "
             f"tokens, and {error.message}. A smaller --ctx or --kv-memory needs less"
