@@ -49,7 +49,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [key for key in os.environ if key.startswith("EMBERD_")]:
         if name not in {"EMBERD_CASES", "EMBERD_TEST_MODELS", "EMBERD_REQUIRE_DEVICE"}:
             monkeypatch.delenv(name)
-    for name in ("OLLAMA_HOST", "OLLAMA_ORIGINS"):
+    for name in ("OLLAMA_HOST", "OLLAMA_ORIGINS", "OLLAMA_KV_CACHE_TYPE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("EMBERD_PLACES", "none")
     monkeypatch.setenv("EMBERD_TUNE", "0")  # the tests of tuning say otherwise

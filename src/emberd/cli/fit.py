@@ -23,7 +23,9 @@ _MEANING = {
 @with_settings(
     "device",
     "ctx",
+    "rope_scaling",
     "kv_memory",
+    "kv_type",
     "memory",
     "max_sequences",
     "max_batch_tokens",

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from ..config import Config
 from ..estimate import MemoryEstimate, MemoryQuestion
+from ..gguf.extend import scaling_words
 from ..protocol import WorkerInfo, WorkerOptions
 from .memory import gib
 
@@ -44,10 +45,13 @@ class Fit:
         served = made.context_length if info is None else info.context_length
         kv_type = made.kv_type if info is None else info.kv_type
         kv_unit = made.kv_token_bytes.get(kv_type, 0) * KV_UNIT
+        slots = info.num_blocks * info.block_size if info else 0
         memory = {
             "weights": _figure(made.weight_bytes, info.weight_bytes if info else None),
             "kv": _figure(made.kv_bytes, info.kv_bytes if info else None),
-            f"kv_per_{KV_UNIT}_tokens": _figure(kv_unit, kv_unit if info else None),
+            f"kv_per_{KV_UNIT}_tokens": _figure(
+                kv_unit, info.kv_bytes * KV_UNIT // slots if info and slots else None
+            ),
             "scratch": _figure(
                 made.scratch(served), (info.scratch_bytes or None) if info else None
             ),
@@ -66,6 +70,7 @@ class Fit:
             },
             "context": {
                 "trained": made.trained_context,
+                "longest": made.max_context,
                 "default": made.default_context,
                 "wanted": self.wanted,
                 "served": served,
@@ -87,14 +92,17 @@ def worker_options(config: Config, path: Path, kv_limit: int | None = None) -> W
         model_path=str(path),
         device=config.device,
         context_length=config.ctx,
+        rope_scaling=config.rope_scaling,
         kv_memory=config.kv_memory,
         kv_limit=kv_limit,
+        kv_type=config.kv_type,
         max_sequences=config.max_sequences,
         max_batch_tokens=config.max_batch_tokens,
         prompt_share=config.prompt_share,
         cache_dir=str(config.cache_dir),
         kv_ram=config.kv_ram,
         kv_disk=config.kv_disk,
+        speculate=config.speculate,
         verify=config.verify,
     )
 
@@ -109,6 +117,9 @@ def judge(made: MemoryEstimate, config: Config, measured: WorkerInfo | None = No
     wanted = config.ctx or made.default_context
     largest = {kind: _largest(made, kind, config.kv_memory) for kind in made.kv_token_bytes}
     verdict, reason = _verdict(made, wanted, largest)
+    if config.rope_scaling and wanted > made.trained_context:
+        served = min(wanted, made.max_context)
+        reason += f"; {scaling_words(made.trained_context, served, config.rope_scaling)}"
     return Fit(made, wanted, verdict, reason, largest, measured)
 
 
@@ -141,7 +152,7 @@ def _encoder_verdict(made: MemoryEstimate, fixed: int) -> tuple[Verdict, str]:
 
 def _largest(made: MemoryEstimate, kind: str, kv_memory: int | None) -> int:
     """Tokens of the largest context whose KV cache of that type fits, in whole blocks or as trained."""
-    limits = [made.kv_binding_tokens.get(kind, made.trained_context)]
+    limits = [made.kv_binding_tokens.get(kind, made.max_context)]
     token = made.kv_token_bytes[kind]
     if made.memory is not None:
         grown = token + made.scratch_token_bytes + made.optional_token_bytes
@@ -149,8 +160,8 @@ def _largest(made: MemoryEstimate, kind: str, kv_memory: int | None) -> int:
     if kv_memory is not None:
         limits.append(kv_memory // token)
     tokens = min(limits)
-    if tokens >= made.trained_context:
-        return made.trained_context
+    if tokens >= made.max_context:
+        return made.max_context
     return max(0, tokens - tokens % made.block_size)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ModelLoadError
+from ..gguf.extend import extended
 from ..gguf.loaded import loaded_nbytes
 from ..gguf.rope import kv_layout
 from ..gguf.spec import ModelFile, open_model
@@ -72,6 +73,7 @@ class GpuRunner:
             options,
         )
         self.num_blocks, self.context_length = size.num_blocks, size.context_length
+        self.kv_type = size.kind
         self._pending: deque[tuple[IntArray, StepOutput, Mode]] = deque()
         self._held: tuple[Recording, NDArray[np.bool_]] | None = None  # waits for its masks
 
@@ -86,7 +88,9 @@ class GpuRunner:
 
         Raises ModelFileError for the file, DeviceError for the device, ModelLoadError where it has no room.
         """
-        model = open_model(options.model_path)
+        model = extended(
+            open_model(options.model_path), options.context_length, options.rope_scaling
+        )
         if kernels is None:
             kernels = Kernels(open_device("gpu" if options.device == "auto" else options.device))
         runner = cls(kernels.device, model, options)
@@ -99,7 +103,7 @@ class GpuRunner:
     def _too_large(self, error: AllocationError) -> str:
         weights = sum(loaded_nbytes(info) for info in self._model.file.tensors.values())
         tokens = self.num_blocks * self.block_size
-        kv = self.num_blocks * kv_cache.bytes_per_block(self._model.spec)
+        kv = self.num_blocks * kv_cache.bytes_per_block(self._model.spec, self.kv_type)
         return (
             f"{self._model.file.name} needs {weights} bytes for weights and {kv} for a KV cache of {tokens} "
             f"tokens, and {error.message}. A smaller --ctx or --kv-memory needs less"
@@ -109,10 +113,12 @@ class GpuRunner:
         device, spec = self._device, self._model.spec
         before = device.allocated_bytes
         weights = load_weights(device, self._model, self.context_length, progress)
-        cache = kv_cache.allocate(device, spec, self.num_blocks)
+        cache = kv_cache.allocate(device, spec, self.num_blocks, self.kv_type)
         self._copies = BlockCopies(device, cache.parts, self.num_blocks)
         self.block_bytes = self._copies.block_bytes
-        self.kv_layout = kv_layout(spec, "gpu f16", self.block_bytes, self.context_length)
+        self.kv_layout = kv_layout(
+            spec, f"gpu {self.kv_type}", self.block_bytes, self.context_length
+        )
         folder = self._options.cache_dir
         table = tuned_table(
             kernels,
@@ -151,6 +157,7 @@ class GpuRunner:
             scratch_bytes=device.allocated_bytes - before - weights.nbytes - cache.nbytes,
             device_memory=self._memory,
             tier=gpu_tier(device.info.kind, self._memory),
+            kv_type=self.kv_type,
             window=spec.window,
         )
 
