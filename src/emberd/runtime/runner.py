@@ -216,6 +216,23 @@ class GpuRunner:
             output.logprobs = self._logprobs.read(found)
         return output
 
+    def experts_of(self, batch: Batch) -> list[IntArray]:
+        """The experts (T, used) that each layer chose in the step of this batch: synchronous, for verification.
+
+        It must have been the last step and sample nothing; it is run again, which changes nothing.
+        """
+        self._replayer.flush()
+        plan = self._plans.for_step(batch, 0, self._sampler.mode_for(batch))
+        found, steps = [], []
+        for dispatch in plan.recording.dispatches:
+            steps.append(dispatch)
+            if dispatch.kernel.key.name == "top_experts":
+                run_once(self._device, steps)
+                ids = self._device.read(dispatch.tensors[2])
+                found.append(ids[: batch.num_tokens].astype(np.int32))
+                steps = []
+        return found
+
     def _scores(self, places: IntArray, token_ids: IntArray) -> Logprobs:
         """What token places of the step just submitted say of the tokens behind them: synchronous."""
         rows, device = self.max_sequences, self._device
