@@ -79,6 +79,18 @@ def test_a_size_that_was_too_long_is_tried_again() -> None:
     assert steps[-1].num_prompt_tokens == 62
 
 
+def test_where_no_step_with_prompts_is_short_they_are_not_the_smallest() -> None:
+    """As on the CPU: the first prompt token costs as much as a hundred more."""
+    steps = run(
+        Pace(0.5, 512, 2), lambda rows, tokens: 0.01 + (tokens > 0) * 0.03 + tokens * 3e-4, 1, 200
+    )
+    assert steps[-2].num_prompt_tokens == 63
+    times = sorted(step.seconds for step in steps[50:])
+    assert times[int(len(times) * 0.95)] <= 1.5 * 0.0403
+    cheap = run(Pace(0.5, 512, 2), lambda rows, tokens: 0.01 + tokens * 3e-4, 1, 200)
+    assert max(step.seconds for step in cheap[50:]) <= 2 * 0.01
+
+
 def test_more_prompts_than_replies_get_more() -> None:
     found = []
     for prompts_per_reply in (0.1, 1, 4, 1000):
