@@ -55,6 +55,8 @@ def rendered(record: Json) -> str:
         "engine": _engine,
         "versus": _versus,
         "breakdown": _breakdown,
+        "memory": _memory,
+        "kv_quality": _kv_quality,
     }
     if record["benchmark"] not in kinds:
         raise ValueError(
@@ -66,7 +68,8 @@ def rendered(record: Json) -> str:
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     conditions = ", ".join(str(part) for part in told if part)
-    return f"{conditions}, {facts['date'][:10]}; median of {facts['repeats']}.\n\n{table}\n"
+    median = f"; median of {facts['repeats']}" if facts["repeats"] > 1 else ""
+    return f"{conditions}, {facts['date'][:10]}{median}.\n\n{table}\n"
 
 
 def _engine(results: Json) -> list[list[str]]:
@@ -108,6 +111,23 @@ def _breakdown(results: Json) -> list[list[str]]:
                 f"{submit:.3g}",
             ]
         )
+    return table
+
+
+def _memory(results: Json) -> list[list[str]]:
+    table = [["model", "device", "estimated MiB", "measured MiB", "off by"]]
+    for row in results:
+        sizes = [f"{row[name] / (1 << 20):,.1f}" for name in ("estimated_bytes", "measured_bytes")]
+        table.append([row["model"], row["device"], *sizes, f"{row['off']:+.1%}"])
+    return table
+
+
+def _kv_quality(results: Json) -> list[list[str]]:
+    table = [["model", "tokens", "mean KL, nats", "largest KL", "same top token", "perplexity"]]
+    for row in results:
+        kl = [f"{row[name]:.2g}" for name in ("mean_kl", "largest_kl")]
+        shares = [f"{row['same_top']:.1%}", f"{row['perplexity_change']:+.1%}"]
+        table.append([row["model"], str(row["tokens"]), *kl, *shares])
     return table
 
 

@@ -1,13 +1,13 @@
 // attention_decode: one new token a row: rotates its heads, writes its key and value to the cache, and attends
 //
 // qk, v   [T, row width] f32 as projected: q then k heads; v heads from column v_column on. Row r's token is token r
-// k_cache, v_cache  [num_slots, num_kv_heads, HEAD_DIM / 2] u32: pairs of f16, in and out
+// k_cache, v_cache  [num_slots, num_kv_heads, cells of a head] u32, in and out: f16 (cached_words), q8_0 (cached_q8)
 // block_tables [rows, table_width] i32     context_lens [rows] i32, the new token included: it is the last position
 // cos, sin  [P, rope_dim / 2] f32     q_norm, k_norm [HEAD_DIM] f32 (with heads_normed only)
 // count   [1] u32: decode rows     params.window 0: no window
 // out     attended values as ${target} says: partial sums for attention_decode_merge, or all there is with one split
 // grid    (splits, num_kv_heads * ceil(group / 4), rows); a workgroup serves four query heads of one kv head
-// HEAD_DIM, HALVES, BLOCK_SIZE, WG (lanes, and keys a tile; HEAD_DIM / KV_DIMS <= WG): const     kv: kv_wide or kv_narrow
+// HEAD_DIM, HALVES, BLOCK_SIZE, WG (lanes, and keys a tile; HEAD_DIM / KV_DIMS <= WG): const     kv: kv_wide, kv_narrow, or kv_q8
 //
 // The new key is scored first, by every lane alike, from workgroup memory: the cache is read only for older ones.
 // A lane scores one key for all four heads (no reduction), then takes one Kv of dims of a few keys' values.
@@ -18,8 +18,8 @@ struct Params {
 }
 @group(0) @binding(0) var<storage, read> qk: array<f32>;
 @group(0) @binding(1) var<storage, read> v: array<f32>;
-@group(0) @binding(2) var<storage, read_write> k_cache: array<KvWord>;
-@group(0) @binding(3) var<storage, read_write> v_cache: array<KvWord>;
+@group(0) @binding(2) var<storage, read_write> k_cache: array<KvCell>;
+@group(0) @binding(3) var<storage, read_write> v_cache: array<KvCell>;
 @group(0) @binding(4) var<storage, read> block_tables: array<i32>;
 @group(0) @binding(5) var<storage, read> context_lens: array<i32>;
 @group(0) @binding(6) var<storage, read> cos_table: array<f32>;
@@ -45,7 +45,10 @@ var<workgroup> new_value: array<KvWord, WORDS>;
 var<workgroup> weights: array<vec4<f32>, WG + 4u * STRIDE>; // of the tile's keys; zeros behind them
 var<workgroup> rows_of: array<u32, WG>; // each key's first word in the caches
 var<workgroup> sums: array<Kv, HEADS_TOGETHER * WG>; // by head, so that neighbouring lanes touch neighbouring words
+#include "include/${cached}.wgsl"
+#include "include/${fresh}.wgsl"
 #include "include/rotate.wgsl"
+#include "include/${queries}.wgsl"
 #include "include/${heads}.wgsl"
 #include "include/reduce4.wgsl"
 #include "include/${target}.wgsl"
@@ -53,7 +56,7 @@ var<workgroup> sums: array<Kv, HEADS_TOGETHER * WG>; // by head, so that neighbo
 fn slot_row(row: u32, position: u32, kv_head: u32) -> u32 {
   let block = block_tables[row * params.table_width + position / BLOCK_SIZE];
   let slot = u32(block) * BLOCK_SIZE + position % BLOCK_SIZE;
-  return (slot * params.num_kv_heads + kv_head) * WORDS;
+  return (slot * params.num_kv_heads + kv_head) * KV_STRIDE;
 }
 
 fn rotated_kv(base: u32, w: u32, table_row: u32) -> Kv {
@@ -64,7 +67,7 @@ fn rotated_kv(base: u32, w: u32, table_row: u32) -> Kv {
 }
 
 // Words past the head are read from its last and meet zeros of the query.
-fn key_word(key_row: u32, w: u32) -> KvWord { return k_cache[key_row + min(w, WORDS - 1u)]; }
+fn key_word(key_row: u32, w: u32) -> KvWord { return cached_key(key_row, min(w, WORDS - 1u)); }
 
 fn scores_of(key_row: u32) -> vec4<f32> {
   var score = vec4<f32>();
@@ -100,8 +103,8 @@ struct Values { v0: KvWord, v1: KvWord, v2: KvWord, v3: KvWord }
 fn load_values(key: u32, num_keys: u32, word: u32) -> Values {
   let last = num_keys - 1u;
   return Values(
-    v_cache[rows_of[min(key, last)] + word], v_cache[rows_of[min(key + 1u, last)] + word],
-    v_cache[rows_of[min(key + 2u, last)] + word], v_cache[rows_of[min(key + 3u, last)] + word]);
+    cached_value(rows_of[min(key, last)], word), cached_value(rows_of[min(key + 1u, last)], word),
+    cached_value(rows_of[min(key + 2u, last)], word), cached_value(rows_of[min(key + 3u, last)], word));
 }
 
 fn weighted(v: Values, key: u32) -> KvFour {
@@ -134,32 +137,27 @@ fn attention_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invo
   let v_row = row * params.v_width + params.v_column + kv_head * HEAD_DIM;
   prepare_heads(first_query, num_heads, key_head, lane);
   let table_row = newest * (params.rope_dim / 2u);
+  let query_scale = params.scale * query_factor(newest);
   for (var i = lane; i < STEPS * 32u; i += WG) {
     let w = i / 4u;
     let column = i % 4u;
     var value = Kv();
     if (w < WORDS && column < num_heads) {
-      value = rotated_kv(head_base(column, first_query + column * HEAD_DIM), w, table_row) * params.scale;
+      value = rotated_kv(head_base(column, first_query + column * HEAD_DIM), w, table_row) * query_scale;
     }
     query[w][column] = value;
   }
   for (var i = WG + lane; i < WG + 4u * STRIDE; i += WG) { weights[i] = vec4<f32>(); }
   let word = lane % WORDS;
   let key_group = lane / WORDS;
-  if (has_new && lane < STEPS * 8u) {
-    var k_word = KvWord();
-    if (lane < WORDS) {
-      let i = v_row + word * KV_DIMS;
-      let v_word = kv_pack(kv_from(v[i], v[i + 1u], v[i + 2u], v[i + 3u]));
-      k_word = kv_pack(rotated_kv(head_base(KEY_HEAD, key_head), word, table_row));
-      new_value[word] = v_word;
-      if (first == 0u) {
-        k_cache[new_row + word] = k_word;
-        v_cache[new_row + word] = v_word;
-      }
-    }
-    new_key[lane] = k_word;
+  var key = Kv();
+  var value = Kv();
+  if (has_new && lane < WORDS) {
+    let i = v_row + word * KV_DIMS;
+    value = kv_from(v[i], v[i + 1u], v[i + 2u], v[i + 3u]);
+    key = rotated_kv(head_base(KEY_HEAD, key_head), word, table_row);
   }
+  keep_new(has_new, first == 0u, lane, new_row, key, value);
   workgroupBarrier(); // query, new key and new value are there
 
   var sum = KvFour();

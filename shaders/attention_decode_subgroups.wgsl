@@ -12,15 +12,15 @@ struct Params {
 }
 @group(0) @binding(0) var<storage, read> qk: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read> v: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read_write> k_cache: array<vec4<u32>>;
-@group(0) @binding(3) var<storage, read_write> v_cache: array<vec4<u32>>;
+@group(0) @binding(2) var<storage, read_write> k_cache: array<KvCell>;
+@group(0) @binding(3) var<storage, read_write> v_cache: array<KvCell>;
 @group(0) @binding(4) var<storage, read> block_tables: array<i32>;
 @group(0) @binding(5) var<storage, read> context_lens: array<i32>;
 @group(0) @binding(6) var<storage, read> cos_table: array<vec4<f32>>;
 @group(0) @binding(7) var<storage, read> sin_table: array<vec4<f32>>;
 @group(0) @binding(10) var<storage, read> count: array<u32>;
 @group(0) @binding(14) var<uniform> params: Params;
-#include "include/kv_wide.wgsl"
+#include "include/kv_four.wgsl"
 #include "include/splits.wgsl"
 #include "include/eight.wgsl"
 
@@ -30,8 +30,10 @@ const GROUPS = WG / PARTS;
 const SUBGROUPS = WG / SUBGROUP;
 const JOINED = SUBGROUP / PARTS; // groups of a subgroup
 const NEG_LARGE = -3.0e38;
+#include "include/${octet}.wgsl"
 #include "include/${heads}.wgsl"
 #include "include/rotate_octet.wgsl"
+#include "include/${queries}.wgsl"
 #include "include/${together}.wgsl"
 #include "include/lanes_joined.wgsl"
 var<workgroup> most_parts: array<Each, SUBGROUPS>;
@@ -42,7 +44,7 @@ var<workgroup> sums: array<Kv, HEADS_TOGETHER * SUBGROUPS * WORDS>;
 fn slot_row(row: u32, position: u32, kv_head: u32) -> u32 {
   let index = min(position / BLOCK_SIZE, params.table_width - 1u);
   let block = u32(block_tables[row * params.table_width + index]);
-  return ((block * BLOCK_SIZE + position % BLOCK_SIZE) * params.num_kv_heads + kv_head) * OCTETS;
+  return ((block * BLOCK_SIZE + position % BLOCK_SIZE) * params.num_kv_heads + kv_head) * KV_STRIDE;
 }
 
 // Where four keys of a group start, GROUPS apart; no sense where there is no such key.
@@ -54,22 +56,13 @@ fn rows_of(row: u32, key: u32, kv_head: u32) -> vec4<u32> {
 
 struct FourWords { w0: vec4<u32>, w1: vec4<u32>, w2: vec4<u32>, w3: vec4<u32> }
 
-fn load_keys(rows: vec4<u32>) -> FourWords {
-  return FourWords(k_cache[rows.x], k_cache[rows.y], k_cache[rows.z], k_cache[rows.w]);
+fn load_keys(at: vec4<u32>, place: u32) -> FourWords {
+  return FourWords(key_octet(at.x, place), key_octet(at.y, place), key_octet(at.z, place), key_octet(at.w, place));
 }
 
-fn load_values(rows: vec4<u32>) -> FourWords {
-  return FourWords(v_cache[rows.x], v_cache[rows.y], v_cache[rows.z], v_cache[rows.w]);
-}
-
-fn unpacked(w: vec4<u32>) -> Eight {
-  return Eight(
-    vec4<f32>(unpack2x16float(w.x), unpack2x16float(w.y)), vec4<f32>(unpack2x16float(w.z), unpack2x16float(w.w)));
-}
-
-fn packed(x: Eight) -> vec4<u32> {
-  return vec4<u32>(
-    pack2x16float(x.lo.xy), pack2x16float(x.lo.zw), pack2x16float(x.hi.xy), pack2x16float(x.hi.zw));
+fn load_values(at: vec4<u32>, place: u32) -> FourWords {
+  return FourWords(
+    value_octet(at.x, place), value_octet(at.y, place), value_octet(at.z, place), value_octet(at.w, place));
 }
 
 // To what f16 holds, nearest even. By bits, since a driver may drop a round trip through f16.
@@ -132,7 +125,7 @@ fn attention_decode_subgroups(
   let projected = projected_heads(row * params.qk_width + first_head * HEAD_DIM, num_heads, part);
   let projected_key = octet(row * params.qk_width + (params.num_heads + kv_head) * HEAD_DIM, part);
   let v_at = (row * params.v_width + params.v_column + kv_head * HEAD_DIM) / 4u + 2u * place;
-  let new_value = Eight(as_f16(v[v_at]), as_f16(v[v_at + 1u]));
+  let new_value = fresh_of(Eight(v[v_at], v[v_at + 1u]), part);
   let share = share_of(group.x, context);
   let begin_row = slot_row(row, share.begin, kv_head);
   let first_rows = rows_of(row, share.begin + own, kv_head);
@@ -141,27 +134,27 @@ fn attention_decode_subgroups(
   let newest = context - 1u;
   let has_new = group.x + 1u == share.live; // the last split
   let end = min(share.end, newest); // of the keys that the cache holds
-  let some = vec4<u32>(begin_row + place);
+  let some = vec4<u32>(octet_at(begin_row, place));
   let apart = vec4<u32>(0u, GROUPS, 2u * GROUPS, 3u * GROUPS);
-  let key_rows = select(some, first_rows + vec4<u32>(place), vec4<u32>(share.begin + own) + apart < vec4<u32>(end));
-  var keys = load_keys(key_rows);
-  var values = load_values(key_rows);
+  let key_rows = select(some, first_rows + vec4<u32>(octet_at(0u, place)), vec4<u32>(share.begin + own) + apart < vec4<u32>(end));
+  var keys = load_keys(key_rows, place);
+  var values = load_values(key_rows, place);
 
   // The queries, the new key and value: rotated, and where the cache will hold them, as it will hold them.
   let angles = angles_of(part, newest);
-  let q = queries_of(projected, part, lane, angles, select(0.0, params.scale, part < OCTETS));
+  let q = queries_of(projected, part, lane, angles, select(0.0, params.scale * query_factor(newest), part < OCTETS));
   let full_key = rotated(normed(projected_key, part, true), part, lane, angles);
-  let new_key = Eight(as_f16(full_key.lo), as_f16(full_key.hi));
-  var most = scores_of(q, new_key); // as good a start as any, also where the new key is another split's
+  let new_key = fresh_of(full_key, part);
+  var most = scores_of(q, fresh_value(new_key)); // as good a start as any, also where the new key is another split's
   var total = Each();
   var sum: Octets;
   if (has_new && own == 0u) {
     total = Each(1.0);
-    sum = octets_of(new_value);
+    sum = octets_of(fresh_value(new_value));
     if (first == 0u && part < OCTETS) {
-      let at = slot_row(row, newest, kv_head) + part;
-      k_cache[at] = packed(new_key);
-      v_cache[at] = packed(new_value);
+      let at = slot_row(row, newest, kv_head);
+      store_key(at, part, new_key);
+      store_value(at, part, new_value);
     }
   }
 
@@ -170,7 +163,7 @@ fn attention_decode_subgroups(
     let more = tile + 4u * GROUPS < end;
     var next = vec4<u32>();
     if (more) {
-      let after = rows_of(row, key.x + 4u * GROUPS, kv_head) + vec4<u32>(place);
+      let after = rows_of(row, key.x + 4u * GROUPS, kv_head) + vec4<u32>(octet_at(0u, place));
       next = select(some, after, key + vec4<u32>(4u * GROUPS) < vec4<u32>(end));
     }
     let none = Each(NEG_LARGE);
@@ -178,7 +171,7 @@ fn attention_decode_subgroups(
     let s1 = select(none, scores_of(q, unpacked(keys.w1)), key.y < end);
     let s2 = select(none, scores_of(q, unpacked(keys.w2)), key.z < end);
     let s3 = select(none, scores_of(q, unpacked(keys.w3)), key.w < end);
-    if (more) { keys = load_keys(next); }
+    if (more) { keys = load_keys(next, place); }
     let now = max(most, max(max(s0, s1), max(s2, s3)));
     let shrink = exp2(most - now);
     most = now;
@@ -192,7 +185,7 @@ fn attention_decode_subgroups(
     let c = unpacked(values.w2);
     let d = unpacked(values.w3);
     sum = add_values(sum, shrink, a, b, c, d, array<Each, 4>(w0, w1, w2, w3));
-    if (more) { values = load_values(next); }
+    if (more) { values = load_values(next, place); }
   }
 
   // Subgroups first, then the workgroup.

@@ -1,14 +1,14 @@
 // attention_prefill: tiles of up to BQ consecutive query tokens of one row against its KV blocks
 //
 // q       [T, num_heads, HEAD_DIM] f32
-// k_cache, v_cache  [num_slots, num_kv_heads, HEAD_DIM / 2] u32: pairs of f16
+// k_cache, v_cache  [num_slots, num_kv_heads, cells of a head] u32: f16 (cached_words), q8_0 (cached_q8)
 // block_tables [R, table_width] i32     context_lens [R] i32, the row's last query included
 // tiles   [max_tiles, 4] i32: row, first token, number of tokens (<= BQ), position of the first token
 // tile_count [1] u32: tiles from it on are not touched     params.window 0: no window
 // y       [T, num_heads, HEAD_DIM] f32, out
 // grid    (num_heads, max_tiles, 1); WG = 4 * BQ lanes as BQ / 4 rows of 16
 // HEAD_DIM, BQ (16, 32, 64), WG, VALUE_KEYS (keys of values staged at once, divides 64, at most 4 words a lane): const
-// kv      kv_wide or kv_narrow; HEAD_DIM / KV_DIMS <= 64     score: score_plain or score_capped     sinks: or sinks_none
+// kv      kv_wide, kv_narrow or kv_q8; HEAD_DIM / KV_DIMS <= 64     score: score_plain or score_capped     sinks: or sinks_none
 //
 // A lane owns 4 queries x 4 keys of the scores and 4 queries x up to 4 Kv of the output, all as matrices of four
 // columns, so nothing relies on the compiler unrolling arrays. Queries and keys pass through workgroup memory four
@@ -17,8 +17,8 @@ struct Params {
   num_heads: u32, num_kv_heads: u32, block_size: u32, table_width: u32, window: u32, scale: f32
 }
 @group(0) @binding(0) var<storage, read> q: array<Kv>;
-@group(0) @binding(1) var<storage, read> k_cache: array<KvWord>;
-@group(0) @binding(2) var<storage, read> v_cache: array<KvWord>;
+@group(0) @binding(1) var<storage, read> k_cache: array<KvCell>;
+@group(0) @binding(2) var<storage, read> v_cache: array<KvCell>;
 @group(0) @binding(3) var<storage, read> block_tables: array<i32>;
 @group(0) @binding(4) var<storage, read> context_lens: array<i32>;
 @group(0) @binding(5) var<storage, read> tiles: array<vec4<i32>>;
@@ -47,12 +47,14 @@ var<workgroup> row_max: array<f32, BQ>;
 var<workgroup> row_shrink: array<f32, BQ>;
 var<workgroup> rows_of: array<u32, 2u * KEYS>; // each key's first word in the caches, of this tile of keys and the next
 
+#include "include/${cached}.wgsl"
+
 struct Keys { q: Kv, k0: KvWord, k1: KvWord, k2: KvWord, k3: KvWord }
 struct Values { v0: KvWord, v1: KvWord, v2: KvWord, v3: KvWord }
 
 fn fetch_key(rows: u32, key: u32, word: u32) -> KvWord {
   var found: KvWord;
-  if (word < WORDS) { found = k_cache[rows_of[rows + key] + word]; }
+  if (word < WORDS) { found = cached_key(rows_of[rows + key], word); }
   return found;
 }
 
@@ -86,7 +88,7 @@ fn put_keys(keys: Keys, lane: u32) {
 
 fn fetch_value(rows: u32, i: u32) -> KvWord {
   var found: KvWord;
-  if (VALUE_KEYS * WORDS % WG == 0u || i < VALUE_KEYS * WORDS) { found = v_cache[rows_of[rows + i / WORDS] + i % WORDS]; }
+  if (VALUE_KEYS * WORDS % WG == 0u || i < VALUE_KEYS * WORDS) { found = cached_value(rows_of[rows + i / WORDS], i % WORDS); }
   return found;
 }
 
@@ -115,7 +117,7 @@ fn find_rows(rows: u32, first: u32, end: u32, table: u32, kv_head: u32, lane: u3
   if (lane >= KEYS) { return; }
   let key = min(first + lane, end - 1u);
   let slot = u32(block_tables[table + key / params.block_size]) * params.block_size + key % params.block_size;
-  rows_of[rows + lane] = (slot * params.num_kv_heads + kv_head) * WORDS;
+  rows_of[rows + lane] = (slot * params.num_kv_heads + kv_head) * KV_STRIDE;
 }
 
 fn shrunk(sum: KvFour, by: vec4<f32>) -> KvFour {

@@ -2,12 +2,12 @@
 //
 // qk, v   [T, row width] f32 as projected: q then k heads; v heads from column v_column on
 // q       [T, num_heads, HEAD_DIM] f32, out
-// k_cache, v_cache  [num_slots, num_kv_heads, HEAD_DIM / 2] u32: pairs of f16, out
+// k_cache, v_cache  [num_slots, num_kv_heads, words of a head] u32, out: f16 (write_words), q8_0 (write_q8)
 // positions, slots  [T] i32; a negative slot writes nothing to the caches
 // cos, sin  [P, rope_dim / 2] f32     q_norm, k_norm  [HEAD_DIM] f32 (with head_norm only)
 // skipped, count  [1] u32: tokens below skipped (attention_decode takes them itself) and from count on are not touched
 // grid    (num_heads + 2 * num_kv_heads, T, 1); one workgroup a head of a token
-// HEAD_DIM even, HALVES (bool: pairs (i, i + rope_dim / 2), else (2i, 2i + 1)), WG power of two: const
+// HEAD_DIM even, HALVES (bool: pairs (i, i + rope_dim / 2), else (2i, 2i + 1)), WG power of two: const     queries  queries_plain or queries_tempered
 struct Params {
   num_heads: u32, num_kv_heads: u32, qk_width: u32, v_width: u32, v_column: u32, rope_dim: u32, eps: f32
 }
@@ -27,7 +27,9 @@ const WORDS = HEAD_DIM / 2u;
 var<workgroup> heads: array<f32, HEAD_DIM>; // one
 fn head_value(i: u32) -> f32 { return heads[i]; }
 #include "include/rotate.wgsl"
+#include "include/${write}.wgsl"
 #include "include/${head_norm}.wgsl"
+#include "include/${queries}.wgsl"
 
 @compute @workgroup_size(WG)
 fn rope_kv_write(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -48,20 +50,15 @@ fn rope_kv_write(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
   let is_value = index >= num_rotated;
   if (!is_value) { normalize_head(is_query, lane); }
   let table_row = u32(positions[token]) * (params.rope_dim / 2u);
+  let factor = query_factor(u32(positions[token]));
   let slot = slots[token];
   let kv_head = (index - params.num_heads) % params.num_kv_heads;
-  let target_row = (u32(slot) * params.num_kv_heads + kv_head) * WORDS;
-  for (var w = lane; w < WORDS; w += WG) {
-    if (is_query) {
+  if (is_query) {
+    for (var w = lane; w < WORDS; w += WG) {
       q[(token * params.num_heads + index) * WORDS + w] =
-        vec2<f32>(rotated(0u, 2u * w, table_row), rotated(0u, 2u * w + 1u, table_row));
-    } else if (slot >= 0) {
-      if (is_value) {
-        v_cache[target_row + w] = pack2x16float(vec2<f32>(heads[2u * w], heads[2u * w + 1u]));
-      } else {
-        k_cache[target_row + w] =
-          pack2x16float(vec2<f32>(rotated(0u, 2u * w, table_row), rotated(0u, 2u * w + 1u, table_row)));
-      }
+        vec2<f32>(rotated(0u, 2u * w, table_row), rotated(0u, 2u * w + 1u, table_row)) * factor;
     }
   }
+  let row = (u32(slot) * params.num_kv_heads + kv_head) * KV_STRIDE;
+  write_kv(!is_query && slot >= 0, is_value, row, table_row, lane);
 }

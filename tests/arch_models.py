@@ -35,6 +35,13 @@ CASES: dict[str, dict[str, Any]] = {
     "llama, linear rope": {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0},
     "llama, YaRN": YARN,
     "llama, experts (Mixtral)": MIXTURE,
+    "mistral3": {},
+    "mistral3, YaRN, queries that grow": YARN
+    | {
+        "rope.scaling.original_context_length": 16,
+        "rope.scaling.yarn_log_multiplier": 0.7,
+        "attention.temperature_scale": 0.5,
+    },
     "qwen2": {},
     "qwen2moe": MIXTURE
     | {"expert_feed_forward_length": FFN, "expert_shared_feed_forward_length": SHARED_FFN},

@@ -33,13 +33,23 @@ MODEL_FILES = {
 }
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start whole daemons take time."""
+    for item in items:
+        if (
+            item.path.parent.name in {"end_to_end", "clients"}
+            or item.path.stem == "test_cli_daemon"
+        ):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's models, caches or settings."""
     for name in [key for key in os.environ if key.startswith("EMBERD_")]:
         if name not in {"EMBERD_CASES", "EMBERD_TEST_MODELS", "EMBERD_REQUIRE_DEVICE"}:
             monkeypatch.delenv(name)
-    for name in ("OLLAMA_HOST", "OLLAMA_ORIGINS"):
+    for name in ("OLLAMA_HOST", "OLLAMA_ORIGINS", "OLLAMA_KV_CACHE_TYPE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("EMBERD_PLACES", "none")
     monkeypatch.setenv("EMBERD_TUNE", "0")  # the tests of tuning say otherwise

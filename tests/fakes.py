@@ -105,7 +105,8 @@ class Place:
     params: SamplingParams
     history: list[int]
     num_prompt_tokens: int
-    num_admitted_tokens: int
+    most_tokens: int  # that its blocks were ever known to hold
+    drafts: list[int] | None = None  # of its last row
 
 
 @dataclass
@@ -143,6 +144,7 @@ class ScriptedRunner:
         self.kv_layout = "scripted"
         self.batches: list[Batch] = []
         self.closed = False
+        self.num_right = 0  # drafted tokens that were
         self._context_length = context_length
         self._next_token = next_token
         self._slots: dict[int, Written] = {}
@@ -260,14 +262,23 @@ class ScriptedRunner:
         assert positions == list(range(context_length - (end - start), context_length))
         assert context_length <= self._context_length
         table = batch.block_tables[row].tolist()
-        # A sequence owns the blocks of all it was admitted with, and of what it decoded since.
-        num_blocks = -(-max(context_length, place.num_admitted_tokens) // self.block_size)
+        # A sequence owns the blocks of all it was admitted with, and of what it decoded or was drafted since.
+        place.most_tokens = max(place.most_tokens, context_length)
+        num_blocks = -(-place.most_tokens // self.block_size)
         first_block = self._first_seen(positions[0]) // self.block_size
         assert all(0 <= block < self.num_blocks for block in table[first_block:num_blocks])
         assert all(-1 <= block < self.num_blocks for block in table[:first_block])
         assert set(table[num_blocks:]) <= {-1}, "-1 stands beyond the row's own blocks"
+        token_ids = batch.token_ids[start:end].tolist()
+        num_drafted = 0 if batch.drafted is None else int(batch.drafted[row])
+        if num_drafted:
+            assert batch.sample[row] and num_drafted < len(token_ids)
+            assert not place.params.has_penalties and place.params.num_logprobs is None
+            assert batch.masked is None or not batch.masked[row]
+        place.drafts = token_ids[len(token_ids) - num_drafted :] if num_drafted else None
+        history = place.history + (place.drafts or [])
         for token_id, position, slot in zip(
-            batch.token_ids[start:end].tolist(),
+            token_ids,
             positions,
             batch.slot_mapping[start:end].tolist(),
             strict=True,
@@ -275,9 +286,10 @@ class ScriptedRunner:
             assert slot == self._slot(table, position)
             if token_id == FROM_LAST_STEP:
                 assert self.steps_in_flight > 1 and position == len(place.history) - 1
+                assert place.drafts is None, "the last token of a row with drafts is not known here"
                 token_id = place.history[-1]
-            assert token_id == place.history[position]
-            self._slots[slot] = written(place.history, position)
+            assert token_id == history[position]
+            self._slots[slot] = written(history, position)
 
     def _check_contexts(self, batch: Batch) -> None:
         for row in range(batch.num_rows):
@@ -287,16 +299,21 @@ class ScriptedRunner:
             count = int(batch.query_start[row + 1] - batch.query_start[row])
             positions = range(self._first_seen(context_length - count), context_length)
             seen = [self._slots[self._slot(table, position)] for position in positions]
-            expected = [written(place.history, position) for position in positions]
+            history = place.history + (place.drafts or [])
+            expected = [written(history, position) for position in positions]
             assert seen == expected, "slots were overwritten"
             if batch.sample[row]:
-                assert context_length == len(place.history), "sampled before the last known token"
+                assert context_length == len(history), "sampled before the last known token"
 
     def _sample_rows(self, batch: Batch, output: StepOutput, masks: dict[int, MaskArray]) -> None:
         histories: list[Sequence[int]] = []
+        behind: list[int] = []
         for row in range(batch.num_rows):
             place = self._places[int(batch.sequence_index[row])]
-            if batch.sample[row]:
+            if place.drafts is not None:
+                output.token_ids[row], *others = self._verify(place)
+                behind += others
+            elif batch.sample[row]:
                 token_id = self._next_token(place.history, place.params)
                 if row in masks:
                     token_id = allowed_from(token_id, masks[row])
@@ -305,8 +322,26 @@ class ScriptedRunner:
                 assert len(place.history) <= self._context_length, "sampled past the context"
                 output.token_ids[row] = token_id
             histories.append(tuple(place.history))
+        if behind:
+            output.behind_drafts = np.array(behind, np.int32)
         output.logprobs = told_logprobs(histories)
         self._in_flight.append(output)
+
+    def _verify(self, place: Place) -> list[int]:
+        """What follows the known tokens, and each draft; the place goes on by what follows from right ones."""
+        assert place.drafts is not None
+        sampled = [
+            self._next_token(place.history + place.drafts[:count], place.params)
+            for count in range(len(place.drafts) + 1)
+        ]
+        for token_id, draft in zip(sampled, [*place.drafts, -1], strict=True):
+            place.history.append(token_id)
+            self.num_right += token_id == draft
+            if token_id != draft:
+                break
+        assert len(place.history) <= place.num_prompt_tokens + place.params.max_tokens
+        assert len(place.history) <= self._context_length, "drafted past the context"
+        return sampled
 
     def _scores(self, batch: Batch) -> Logprobs:
         assert batch.scored_at is not None and batch.scored_ids is not None

@@ -20,7 +20,8 @@ def expected_logprobs(
 ) -> NDArray[np.float64]:
     """(len(lengths), VOCAB): after the first n tokens, for each n of `lengths`; float32 throughout.
 
-    Not numbers where the likeliest token ends the text or is part of a character: it tells nothing then.
+    It tells nothing where it takes a token that ends the text or is part of a character, so it must not take one;
+    that changes what it takes and not the log-probabilities.
     """
     xllamacpp = pytest.importorskip("xllamacpp", reason="llama.cpp (xllamacpp) is not installed")
     params = xllamacpp.CommonParams()
@@ -41,6 +42,7 @@ def expected_logprobs(
                 "temperature": 0,
                 "cache_prompt": False,
                 "ignore_eos": False,
+                "logit_bias": [[token, False] for token in (*range(128, 256), *range(508, 512))],
             }
         )
         told = answer["choices"][0]["logprobs"]

@@ -284,3 +284,9 @@ def test_claims_are_made_from_results_and_differences_show(load: Any, tmp_path: 
 
 def test_the_docs_claim_what_the_results_say(load: Any) -> None:
     assert load("claims").main(["--check"]) == 0
+
+
+def test_growth_is_told_of_the_later_half(load: Any) -> None:
+    growth = load("steady").growth
+    assert growth([4.0, 4.0, 9.0, 5.0, 5.0, 5.0]) == 0.25
+    assert growth([2.0]) == 0

@@ -146,6 +146,14 @@ def test_aliases_are_pairs_of_names() -> None:
             Config.from_env({"EMBERD_ALIASES": wrong})
 
 
+def test_ollamas_kv_cache_type_stands_in_where_ours_is_not_set() -> None:
+    assert Config.from_env({"OLLAMA_KV_CACHE_TYPE": "q8_0"}).kv_type == "q8_0"
+    both = {"OLLAMA_KV_CACHE_TYPE": "q8_0", "EMBERD_KV_TYPE": "auto"}
+    assert Config.from_env(both).kv_type == "auto"
+    with pytest.raises(ConfigError, match="OLLAMA_KV_CACHE_TYPE: 'q4_0'"):
+        Config.from_env({"OLLAMA_KV_CACHE_TYPE": "q4_0"})
+
+
 def test_a_share_is_above_nothing_and_up_to_all() -> None:
     assert Config.from_env({"EMBERD_PROMPT_SHARE": "1"}).prompt_share == 1.0
     for text in ("0", "1.01", "-1", "nan", "half", "1e999"):

@@ -163,13 +163,14 @@ def chain_model(
     control: Iterable[str] = (),
     style: Style = "bpe",
     context_length: int = 4096,
+    ffn: int = VOCAB_SIZE,
     metadata: Mapping[str, Any] | None = None,
 ) -> Path:
     """A model whose next token depends on the last one alone.
 
     `transitions[last][next]` is a logit; tokens not named get `NEVER`, and after a token without a row
     comes EOS. Pieces take the ids from 256 on in their order, control tokens the ids behind them.
-    `metadata` replaces keys, or drops them with None.
+    `metadata` replaces keys, or drops them with None; a large `ffn` makes it slow.
     """
     vocab = byte_vocab(pieces, control, style=style)
     width, root = VOCAB_SIZE, math.sqrt(VOCAB_SIZE)
@@ -188,11 +189,13 @@ def chain_model(
         "blk.0.attn_norm.weight": ones,
         "blk.0.ffn_norm.weight": ones,
         "blk.0.attn_output.weight": zeros,
-        "blk.0.ffn_down.weight": zeros,
+        "blk.0.ffn_down.weight": np.zeros((width, ffn), np.float32),
     }
-    for name in ("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"):
+    for name in ("attn_q", "attn_k", "attn_v"):
         tensors[f"blk.0.{name}.weight"] = noise
-    sizes = _sizes("llama", "chain", 1, width, width, 8, 8, 64, context_length)
+    for name in ("ffn_gate", "ffn_up"):
+        tensors[f"blk.0.{name}.weight"] = np.resize(noise, (ffn, width))
+    sizes = _sizes("llama", "chain", 1, width, ffn, 8, 8, 64, context_length)
     return write_gguf(path, sizes | vocab.metadata() | dict(metadata or {}), tensors)
 
 

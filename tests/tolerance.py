@@ -7,11 +7,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Kind = Literal["float", "f16", "int8_twin", "int8_float"]
+Kind = Literal["float", "f16", "kv_q8", "int8_twin", "int8_float"]
 
 TOLERANCE: dict[Kind, float] = {
     "float": 1e-5,  # float32 against float32
     "f16": 1e-3,  # a value stored as f16 on the way
+    "kv_q8": 1e-2,  # 32 values that share a scale as int8: half of a 127th of the largest, at most
     "int8_twin": 1e-5,  # int8 activations against a reference that quantizes the same way
     "int8_float": 1e-2,  # int8 activations against float32
 }

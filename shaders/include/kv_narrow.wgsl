@@ -1,6 +1,7 @@
-// How attention kernels read the KV cache and activations: Kv, two dims at a time, for any even HEAD_DIM.
-// See kv_wide.wgsl.
+// How attention kernels read the KV cache in f16: Kv, two dims at a time, for any even HEAD_DIM.
+// See kv_wide.wgsl and kv_four.wgsl.
 alias KvWord = u32;
+alias KvCell = KvWord;
 alias Kv = vec2<f32>;
 alias KvFour = mat4x2<f32>;
 const KV_DIMS = 2u;

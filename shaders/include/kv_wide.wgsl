@@ -1,15 +1,7 @@
-// How attention kernels read the KV cache and activations: Kv, four dims at a time. HEAD_DIM is a multiple of 8.
-// KvFour is four Kv side by side (columns). Columns being keys or queries, transpose(k) * q is their dot products.
+// How attention kernels read the KV cache in f16: Kv, four dims at a time. HEAD_DIM is a multiple of 8.
+#include "include/kv_four.wgsl"
 alias KvWord = vec2<u32>;
-alias Kv = vec4<f32>;
-alias KvFour = mat4x4<f32>;
-const KV_DIMS = 4u;
+alias KvCell = KvWord; // of the cache
 
 fn kv_unpack(word: KvWord) -> Kv { return Kv(unpack2x16float(word.x), unpack2x16float(word.y)); }
 fn kv_pack(v: Kv) -> KvWord { return KvWord(pack2x16float(v.xy), pack2x16float(v.zw)); }
-fn kv_from(a: f32, b: f32, c: f32, d: f32) -> Kv { return Kv(a, b, c, d); }
-
-// sum + the dot products of a query with four keys; k is transpose(keys).
-fn kv_dot(sum: vec4<f32>, k: mat4x4<f32>, q: Kv) -> vec4<f32> {
-  return fma(k[0], vec4<f32>(q.x), fma(k[1], vec4<f32>(q.y), fma(k[2], vec4<f32>(q.z), fma(k[3], vec4<f32>(q.w), sum))));
-}

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import platformdirs
@@ -21,6 +21,7 @@ from .errors import ConfigError
 from .keys import ApiKey, parse_keys, read_keys
 from .values import keep_alive_seconds as keep_alive_seconds
 
+KVType = Literal["f16", "q8_0", "auto"]
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -112,6 +113,11 @@ class Config:
         values.parse_size,
         0,
     )
+    kv_type: KVType = _setting(  # noqa: RUF009 - a dataclasses.field
+        "Type of the KV cache: f16 (the CPU device keeps float32), q8_0, or auto: q8_0 where f16 does not fit.",
+        values.one_of("f16", "q8_0", "auto"),
+        "f16",
+    )
     memory: int | None = _setting(
         "Memory for all loaded models together, as 20GiB: idle ones leave when another needs room.",
         values.positive_size,
@@ -121,6 +127,11 @@ class Config:
     max_sequences: int = _setting("Sequences that run at once.", values.whole(1, 4096), 32)
     max_batch_tokens: int = _setting(
         "Tokens of one step of the engine.", values.whole(1, 1 << 20), 512
+    )
+    speculate: Literal["auto", "ngram", "off"] = _setting(
+        "Guess tokens from the text so far where that is faster: ngram, off, or auto: on the CPU device only.",
+        values.one_of("auto", "ngram", "off"),
+        "auto",
     )
     prompt_share: float = _setting(
         "Share of the time that prompts get while replies run, so that these go on smoothly; 1: all they take.",
@@ -215,8 +226,9 @@ class Config:
     def from_env(cls, environ: Mapping[str, str], **overrides: Any) -> Config:
         """Settings from the environment, `overrides` first (None: not given; text is parsed).
 
-        OLLAMA_HOST and OLLAMA_ORIGINS stand in where EMBERD_HOST, EMBERD_PORT and EMBERD_ORIGINS are
-        not set. An empty variable counts as not set. Raises ConfigError naming the variable or flag.
+        OLLAMA_HOST, OLLAMA_ORIGINS and OLLAMA_KV_CACHE_TYPE stand in where EMBERD_HOST, EMBERD_PORT,
+        EMBERD_ORIGINS and EMBERD_KV_TYPE are not set. An empty variable counts as not set. Raises
+        ConfigError naming the variable or flag.
         """
         unknown = set(overrides) - {setting.name for setting in settings()}
         assert not unknown, f"no such settings: {sorted(unknown)}"
@@ -288,6 +300,10 @@ def _show(default: Any) -> str:
 def _ollama_settings(environ: Mapping[str, str]) -> dict[str, Any]:
     """What Ollama's own variables say: OLLAMA_HOST is [scheme://]host[:port][/], OLLAMA_ORIGINS a list."""
     found: dict[str, Any] = {}
+    if kv_type := environ.get("OLLAMA_KV_CACHE_TYPE", "").strip().lower():
+        if kv_type not in ("f16", "q8_0"):
+            raise ConfigError(f"OLLAMA_KV_CACHE_TYPE: '{kv_type}' is not f16 or q8_0")
+        found["kv_type"] = kv_type
     if origins := environ.get("OLLAMA_ORIGINS", "").strip():
         found["origins"] = values.words(origins)
     address = environ.get("OLLAMA_HOST", "").strip().strip("\"'")

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from .hardware import Tier
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
+Speculate = Literal["auto", "ngram", "off"]  # auto: ngram on the CPU device
 Pooling = Literal["mean", "cls", "last"]  # of all tokens, the first, the last
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
@@ -57,6 +58,16 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()  # token id, added to its logit before the draw
     num_logprobs: int | None = None  # likeliest ones told beside each token; None: off
     grammar: str | None = None  # of llguidance (Lark); what it does not allow is never sampled
+    max_drafted: int | None = None  # guesses a step, which change no token; None: as many as pay
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether tokens that were there before change the logits."""
+        return self.penalty_window != 0 and (
+            self.repetition_penalty != 1.0
+            or self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +96,7 @@ class WorkerOptions:
     device: str = "auto"  # auto | gpu | cpu | part of an adapter's name
     context_length: int | None = None  # tokens a sequence may hold; None: what fits
     kv_memory: int | None = None  # bytes for the KV cache; None: a share of what is free
+    kv_type: Literal["f16", "q8_0", "auto"] = "f16"  # of the KV cache; auto: f16 where it fits
     kv_limit: int | None = (
         None  # bytes that other models leave for it: no more, however it is sized
     )
@@ -94,6 +106,7 @@ class WorkerOptions:
     cache_dir: str | None = None  # where measured tiles and checked kernels are kept; None: nowhere
     kv_ram: int = 0  # bytes of main memory for KV blocks that left the pool
     kv_disk: int = 0  # bytes of files in cache_dir for KV blocks, those of all models
+    speculate: Speculate = "auto"
     verify: bool | None = None  # check the kernels before they serve; None: on real GPUs
     verification: str = ""  # filled in by the worker: what that found, for its WorkerInfo
 
@@ -160,6 +173,8 @@ class SequenceUpdate:
     embedding: bytes | None = None  # pooled state, little-endian float32; with the last update
     logprobs: tuple[TokenLogprobs, ...] = ()  # one a token, where asked for
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # behind the prompt's first token; once
+    num_drafted: int = 0  # guesses of the step
+    num_accepted: int = 0  # those that were right
 
 
 @dataclass(frozen=True, slots=True)

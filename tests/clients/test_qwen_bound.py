@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -14,9 +12,9 @@ from ollama import Client
 from openai import OpenAI
 from pydantic import BaseModel
 
-from daemon import Daemon, running_daemon
+from daemon import Daemon
 
-pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 TEXT = "Extract the facts: Anna Berg is 31 years old and lives in Oslo. She plays chess and the violin."
 
@@ -38,22 +36,13 @@ TOOLS: Any = [
 GREETING: Any = [{"role": "user", "content": "Hello! How are you? I am from Paris."}]
 
 
-@pytest.fixture(scope="module")
-def qwen(qwen_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    folder = tmp_path_factory.mktemp("qwen")
-    (folder / "models").mkdir()
-    (folder / "models" / "qwen.gguf").symlink_to(qwen_path)
-    with running_daemon(folder / "models", folder / "daemon", ctx=2048) as started:
-        yield started
-
-
 def facts(person: Person) -> tuple[str, int, str]:
     return person.name, person.age, person.city
 
 
 def test_openai_parses_what_was_extracted_oc10(qwen: Daemon) -> None:
     messages: Any = [{"role": "user", "content": TEXT}]
-    with OpenAI(base_url=f"{qwen.url}/v1", api_key="none", max_retries=0) as client:
+    with OpenAI(base_url=f"{qwen.url}/v1", api_key="none", max_retries=0, timeout=1800) as client:
         answer = client.chat.completions.parse(
             model="qwen", messages=messages, response_format=Person, temperature=0, max_tokens=120
         )
@@ -79,7 +68,7 @@ def test_ollama_writes_what_the_schema_says_ol09(qwen: Daemon) -> None:
 
 def test_anthropic_writes_what_the_schema_says_an02(qwen: Daemon) -> None:
     schema = {"type": "json_schema", "schema": SCHEMA}
-    with Anthropic(base_url=qwen.url, api_key="none", max_retries=0) as client:
+    with Anthropic(base_url=qwen.url, api_key="none", max_retries=0, timeout=1800) as client:
         answer = client.messages.create(
             model="qwen",
             max_tokens=120,
@@ -96,7 +85,7 @@ def test_anthropic_writes_what_the_schema_says_an02(qwen: Daemon) -> None:
 )
 def test_openai_forces_a_call_oc11(qwen: Daemon, choice: Any) -> None:
     """To a greeting, which no tool answers."""
-    with OpenAI(base_url=f"{qwen.url}/v1", api_key="none", max_retries=0) as client:
+    with OpenAI(base_url=f"{qwen.url}/v1", api_key="none", max_retries=0, timeout=1800) as client:
         answer = client.chat.completions.create(
             model="qwen",
             messages=GREETING,
@@ -117,7 +106,7 @@ def test_openai_forces_a_call_oc11(qwen: Daemon, choice: Any) -> None:
 
 def test_anthropic_forces_a_call_an02(qwen: Daemon) -> None:
     tools: Any = [{"name": "get_weather", "input_schema": CITY}]
-    with Anthropic(base_url=qwen.url, api_key="none", max_retries=0) as client:
+    with Anthropic(base_url=qwen.url, api_key="none", max_retries=0, timeout=1800) as client:
         answer = client.messages.create(
             model="qwen",
             max_tokens=60,

@@ -62,7 +62,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder: Path = tmp_path_factory.mktemp("agent")
     (folder / "models").mkdir()
     agent_model.write(folder / "models" / "agent.gguf")
-    writer_model.write(folder / "models" / "writer.gguf")
+    writer_model.write(folder / "models" / "writer.gguf", ffn=512)
     with running_daemon(folder / "models", folder / "daemon", kv_memory="128MiB") as started:
         yield started
 

@@ -18,6 +18,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from tier_doubles import Jobs, memory_tiers
 
 from emberd.engine import Engine
 from emberd.engine.blocks import HOLE, BlockManager
@@ -161,16 +162,27 @@ class BlockStates(RuleBasedStateMachine):
 
 
 class EngineStates(RuleBasedStateMachine):
+    """The scripted runner holds every slot that is read, so also what came from the tiers, against the tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.jobs = Jobs()
+
     @initialize(
         num_blocks=st.integers(2, 9),
         max_sequences=st.integers(1, 4),
         max_batch_tokens=st.integers(1, 9),
         steps_in_flight=st.integers(1, 3),
         window=st.sampled_from([0, 0, 1, 3, 5]),
+        ram=st.integers(0, 6),
+        disk=st.sampled_from([0, 3, 20]),
     )
-    def start(self, **runner: Any) -> None:
+    def start(self, ram: int, disk: int, **runner: Any) -> None:
         self.runner = ScriptedRunner(block_size=SIZE, context_length=24, **runner)
-        self.engine = Engine(self.runner)
+        tiers = None
+        if (ram or disk) and not self.runner.window:
+            tiers = memory_tiers(self.runner, ram, disk, self.jobs)
+        self.engine = Engine(self.runner, tiers)
         self.expected: dict[str, tuple[tuple[int, ...], str]] = {}
         self.got: dict[str, list[int]] = {}
         self.ended: dict[str, str] = {}
@@ -190,6 +202,11 @@ class EngineStates(RuleBasedStateMachine):
         if running:
             self.engine.cancel(running[number % len(running)])
 
+    @rule(count=st.integers(1, 3))
+    def let_the_disk_work(self, count: int) -> None:
+        for _ in range(min(count, len(self.jobs.waiting))):
+            self.jobs.run_one()
+
     @rule()
     def step(self) -> None:
         for update in self.engine.step().updates:
@@ -208,6 +225,7 @@ class EngineStates(RuleBasedStateMachine):
         for _ in range(100 * len(self.expected)):
             if not self.engine.has_work:
                 break
+            self.let_the_disk_work(9)
             self.step()
         assert not self.engine.has_work, "the engine does not get on"
         for name, (token_ids, reason) in self.expected.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from tier_sites import TierSite, a_request, again
 
 from emberd.engine import Engine
 from emberd.engine.rates import Rates
-from emberd.protocol import GenerateRequest, SamplingParams
+from emberd.protocol import NORMAL, GenerateRequest, SamplingParams
 from fakes import ScriptedRunner
 
 depths = pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
@@ -155,6 +156,27 @@ def test_others_run_while_the_disk_is_read(
     site = TierSite(0, 100, tmp_path, steps_in_flight=steps_in_flight)
     other = a_request("other", rng, 20, max_tokens=30)
     assert site.run(again(first, "again"), other) == [60, 0]
+    site.engine.close()
+
+
+@depths
+def test_one_of_a_better_class_takes_over_the_disk(
+    rng: np.random.Generator, tmp_path: Path, steps_in_flight: int
+) -> None:
+    """Only one may run, so the one for whom files are read first is not asked again before the other has run."""
+    first, second = a_request("first", rng, 61), a_request("second", rng, 61)
+    site = TierSite(0, 100, tmp_path)
+    site.run(first, second)
+    site.engine.close()
+    site = TierSite(0, 100, tmp_path, max_sequences=1, steps_in_flight=steps_in_flight)
+    site.engine.add(replace(again(first, "slow"), priority=NORMAL + 1))
+    site.step()
+    site.engine.add(replace(again(second, "fast"), priority=NORMAL - 1))
+    for _ in range(2000):
+        if not site.engine.has_work:
+            break
+        site.step()
+    assert site.cached == {"slow": 60, "fast": 60}
     site.engine.close()
 
 

@@ -37,6 +37,7 @@ def send_long(site: Site, path: str, body: dict[str, Any]) -> tuple[int, str, in
     return run(work())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -64,6 +65,7 @@ def test_a_prompt_that_cannot_fit_is_refused_while_others_are_answered(
         assert error["n_prompt_tokens"] >= error["n_ctx"] == CONTEXT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "body", "reason"),
     [

@@ -68,7 +68,11 @@ def test_a_whole_chat_answer_has_the_shape_of_oc20_and_oc25(make_site: MakeSite)
             "completion_tokens": 3,
             "total_tokens": 4,
             "prompt_tokens_details": {"cached_tokens": 1},
-            "completion_tokens_details": {"reasoning_tokens": 0},
+            "completion_tokens_details": {
+                "reasoning_tokens": 0,
+                "accepted_prediction_tokens": 0,
+                "rejected_prediction_tokens": 0,
+            },
         },
     }
 

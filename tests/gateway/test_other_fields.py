@@ -80,6 +80,22 @@ def test_what_is_said_of_the_prefix_cache_reaches_the_worker_oc08(
     assert "x-emberd-ignored" not in response.headers
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (CHAT, {"speculative.n_max": 3}),
+        (COMPLETION, {"speculative.n_max": 3, "options": {"draft_num_predict": 7}}),
+        (CHAT, {"options": {"draft_num_predict": 3}}),
+    ],
+)
+def test_how_much_may_be_guessed_reaches_the_worker_oc08(
+    make_site: MakeSite, path: str, fields: Json
+) -> None:
+    response, (request,) = ask(make_site(), path, **fields)
+    assert (response.status_code, request.params.max_drafted) == (200, 3)
+    assert "x-emberd-ignored" not in response.headers
+
+
 def test_options_stand_behind_fields_beside_them_oc08(make_site: MakeSite) -> None:
     options = {"top_k": 3, "num_predict": 9, "stop": " and", "num_ctx": CONTEXT}
     response, (request,) = ask(make_site(), CHAT, top_k=5, options=options)

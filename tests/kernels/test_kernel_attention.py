@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from emberd.errors import DeviceError
-from emberd.gguf.rope import rope_tables
+from emberd.gguf.rope import Temperature, rope_tables
 from emberd.reference import ops as reference
 from emberd.runtime import decode_attention, ops
 from emberd.runtime.activations import QuantizedActivations, activations
@@ -131,6 +131,7 @@ def _decode(
     norms: bool = False,
     int8: bool = False,
     with_sinks: bool = False,
+    temperature: Temperature | None = None,
 ) -> None:
     """Contexts of one key, around the tile and around the window; rows past the count keep their poison."""
     device = kernels.device
@@ -145,6 +146,7 @@ def _decode(
     k, v = cache.upload(device)
     tokens = NewTokens.drawn(rng, rows, heads, kv_heads, head_dim, norms)
     projected, rotation = tokens.upload(device, apart=norms)
+    rotation = replace(rotation, temperature=temperature)
     y: Tensor | QuantizedActivations = device.upload(
         np.full((rows + 2, heads, head_dim), np.nan, np.float32)
     )
@@ -180,6 +182,8 @@ def _decode(
     run_once(device, dispatches)
 
     q, new_k, new_v = tokens.rotate(newest)
+    if temperature is not None:
+        q = q * temperature.factors(newest)[:, None, None]
     cached = []
     for tensor, before, new in ((k, cache.k, new_k), (v, cache.v, new_v)):
         after = device.read(tensor).view(np.float16).reshape(before.shape)
@@ -243,10 +247,12 @@ def test_attention_decode_to_int8(
 
 
 @pytest.mark.parametrize(("splits", "int8"), [(1, False), (3, True)])
-def test_attention_decode_with_sinks(
+def test_attention_decode_with_sinks_and_queries_that_grow(
     kernels: Kernels, rng: np.random.Generator, splits: int, int8: bool
 ) -> None:
-    _decode(kernels, rng, (6, 2, 32), window=40, splits=splits, int8=int8, with_sinks=True)
+    grows = Temperature(0.4, 50) if splits == 1 else None
+    how = {"window": 40, "splits": splits, "int8": int8, "temperature": grows}
+    _decode(kernels, rng, (6, 2, 32), with_sinks=True, **how)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("norms", [False, True])
@@ -276,7 +282,8 @@ def test_attention_decode_by_subgroups(
         )
         int8 = head_dim % 32 == 0 and bool(rng.integers(2))
         sinks = not norms and bool(rng.integers(2))
-        how = {"window": window, "splits": splits, "int8": int8}
+        grows = Temperature(0.4, 50) if rng.integers(2) else None
+        how = {"window": window, "splits": splits, "int8": int8, "temperature": grows}
         _decode(kernels, rng, shape, norms=norms, with_sinks=sinks, **how)  # type: ignore[arg-type]
     assert {kernel.key.name for kernel in kernels.all()} == {
         "attention_decode_subgroups",

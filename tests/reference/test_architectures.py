@@ -38,7 +38,4 @@ def test_logprobs_equal_llama_cpp_s(name: str, tmp_path: Path, rng: np.random.Ge
     found = logits.astype(np.float64)
     found -= np.log(np.exp(found).sum(axis=1, keepdims=True))
     runner.close()
-    told = ~np.isnan(expected).any(axis=1)
-    assert told.sum() > 1
-    np.testing.assert_allclose(found[told], expected[told], atol=TOLERANCE)
-    assert all(found[~told].argmax(axis=1) >= 128)
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE)

@@ -11,6 +11,7 @@ from emberd.text.lengths import beginning, refuse_overlong
 from emberd.text.tokenizer import Tokenizer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["byte-level", "spm"])
 def test_the_number_told_is_a_lower_bound(kind: str, rng: np.random.Generator) -> None:
     data = byte_level(["a b"]) if kind == "byte-level" else spm({"ab": -1.0}, {})
@@ -35,6 +36,7 @@ def test_text_of_long_tokens_that_fits_is_not_refused(length: int) -> None:
         refuse_overlong(tokenizer, prompt * 2, 9001, "prompt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["byte-level", "spm"])
 def test_the_beginning_of_a_long_text_begins_with_its_tokens(
     kind: str, rng: np.random.Generator

@@ -105,22 +105,25 @@ def test_a_worker_does_not_get_the_api_keys(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_long_prompt_to_a_stopped_worker_does_not_hold_the_event_loop() -> None:
-    """100,000 ids are more than the socket holds."""
+    """100,000 ids are more than the socket holds. The worker reads them, and has no room for them."""
 
-    async def scenario() -> None:
-        worker = await start(
-            num_blocks=7000, block_size=16, context_length=101_000, max_batch_tokens=50_000
-        )
-        request = make_request("long", max_tokens=2, num_prompt_tokens=100_000)
+    async def scenario() -> list[SequenceUpdate]:
+        worker = await start()
+        request = make_request("long", num_prompt_tokens=100_000)
         os.kill(worker.pid, signal.SIGSTOP)
-        task = asyncio.create_task(gather(worker, request))
+
+        async def updates() -> list[SequenceUpdate]:
+            return [update async for update in worker.generate(request)]
+
+        task = asyncio.create_task(updates())
         await asyncio.sleep(0.05)  # were the socket written to in place, this would not return
         os.kill(worker.pid, signal.SIGCONT)
-        token_ids, finish_reason = await task
-        assert (len(token_ids), finish_reason) == (2, "length")
+        found = await task
         await worker.close()
+        return found
 
-    asyncio.run(scenario())
+    (update,) = asyncio.run(scenario())
+    assert update.error is not None and "100000 tokens" in update.error
 
 
 def test_a_refused_prompt_is_an_error_update_with_both_numbers() -> None:

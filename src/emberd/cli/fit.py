@@ -24,6 +24,7 @@ _MEANING = {
     "device",
     "ctx",
     "kv_memory",
+    "kv_type",
     "memory",
     "max_sequences",
     "max_batch_tokens",

@@ -44,6 +44,7 @@ class BatchBuilder:
             for place in row.pooled_places
         ]
         masked = [row.masked for row in rows]
+        drafted = [len(row.drafted) for row in rows]
         scored_at, scored_ids = _scored(rows, query_start.tolist())
         return Batch(
             token_ids=_int_array([token_id for row in rows for token_id in _token_ids(row)]),
@@ -59,6 +60,7 @@ class BatchBuilder:
             masked=np.array(masked, np.bool_) if any(masked) else None,
             scored_at=_int_array(scored_at) if scored_at else None,
             scored_ids=_int_array(scored_ids) if scored_at else None,
+            drafted=_int_array(drafted) if any(drafted) else None,
         )
 
     def _write_table(self, sequence: Sequence) -> None:
@@ -71,6 +73,8 @@ class BatchBuilder:
 
 def _token_ids(row: Row) -> list[int]:
     known = row.sequence.token_ids[row.start : row.start + row.count]
+    if row.drafted:
+        return known + list(row.drafted)
     return known or [FROM_LAST_STEP]  # only a decode row can be ahead of what is known
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -34,9 +33,11 @@ from .pace import GPU_LEAST, Pace
 from .prefix import BlockKeys
 from .scheduler import Scheduler
 from .sequence import Row, Sequence
+from .speculation import Speculation, can_be_guessed
 from .status import batch_status
 from .steps import StepLog
 from .tiers import Tiers
+from .updates import token_update
 
 
 class Engine:
@@ -48,11 +49,13 @@ class Engine:
         tiers: Tiers | None = None,
         clock: Callable[[], float] = time.monotonic,
         prompt_share: float = 1.0,
+        speculate: bool = False,
     ) -> None:
-        """`prompt_share`: of the time that prompts get while replies run; 1: as much as they take."""
+        """`prompt_share`: of the time that prompts get while replies run; 1: as much as they take.
+        `speculate`: guess tokens where that pays."""
         pool_tokens = runner.num_blocks * runner.block_size
         self.context_length = min(runner.info().context_length, pool_tokens)
-        self._runner = runner
+        self._runner, self._speculate, self._clock = runner, speculate, clock
         window = runner.info().window
         self._blocks = BlockManager(runner.num_blocks, runner.block_size, window)
         self._tiers = tiers
@@ -110,6 +113,8 @@ class Engine:
             return
         if sequence.params.grammar is not None:
             sequence.matcher = self._all_grammars().matcher(sequence.params.grammar)
+        if self._speculate and sequence.samples and can_be_guessed(sequence.params):
+            sequence.speculation = Speculation(sequence.params.max_drafted)
         if isinstance(request, GenerateRequest) and request.cache_salt is not None:
             if sequence.scores is None:  # what is scored must be run
                 size = self._blocks.block_size
@@ -206,8 +211,10 @@ class Engine:
             self._commit(rows, output)
 
     def _commit(self, rows: list[Row], output: StepOutput) -> None:
-        pooled = scored = 0  # places of the output that were used
+        pooled = scored = verified = 0  # places of the output that were used
         token_ids = output.token_ids.tolist()
+        behind = [] if output.behind_drafts is None else output.behind_drafts.tolist()
+        now = self._clock()
         for place, row in enumerate(rows):
             if row.pooled_places:
                 assert output.hidden is not None
@@ -219,32 +226,29 @@ class Engine:
                 row.sequence.scores.add(row.scored_ids, output.scores, scored)
                 scored += len(row.scored)
             if row.sample:
-                self._commit_token(row.sequence, token_ids[place], place, output)
+                sampled = behind[verified : verified + len(row.drafted)]
+                verified += len(row.drafted)
+                sampled = row.take_sampled([token_ids[place], *sampled])
+                self._commit_tokens(row, sampled, place, output, now)
             elif not row.sequence.samples:
                 self._finish_read(row)
 
-    def _commit_token(
-        self, sequence: Sequence, token_id: int, place: int, output: StepOutput
+    def _commit_tokens(
+        self, row: Row, sampled: list[int], place: int, output: StepOutput, now: float
     ) -> None:
+        """Tokens that a row gave: one, and one more for each right guess."""
+        sequence = row.sequence
         sequence.num_pending_tokens -= 1
         if sequence.finish_reason is not None:
-            return  # ended while this step was in flight: the extra token is dropped
+            return  # ended while this step was in flight: the extra tokens are dropped
+        if sequence.speculation is not None:
+            sequence.speculation.took(now, len(sampled), len(row.drafted))
         try:
-            sequence.append(token_id)
+            token_ids = sequence.append_all(sampled)
         except GrammarError as error:
             self._fail(sequence, str(error))
             return
-        update = SequenceUpdate(
-            sequence.request_id,
-            (token_id,),
-            sequence.finish_reason,
-            num_cached_tokens=sequence.num_cached_tokens or 0,
-        )
-        if (num_top := sequence.params.num_logprobs) is not None:
-            assert output.logprobs is not None
-            update = replace(update, logprobs=(output.logprobs.told(place, token_id, num_top),))
-        if sequence.scores is not None:
-            update = replace(update, prompt_logprobs=sequence.scores.take())
+        update = token_update(row, token_ids, len(sampled) - 1, place, output)
         self._updates.append(update)
         if sequence.finish_reason is not None:
             self._finish(sequence)

@@ -61,7 +61,7 @@ class Pace:
             self._unrefreshed = 0
 
     def budget(self, num_replies: int, prompts_per_reply: float) -> int:
-        """Prompt tokens for the next step, which has `num_replies` rows of replies, one or more."""
+        """Prompt tokens for the next step, which has `num_replies` tokens of replies, one or more."""
         if math.isinf(self._ratio):
             return self._max_tokens
         replies = _power(num_replies)

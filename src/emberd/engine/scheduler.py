@@ -11,6 +11,7 @@ from collections.abc import Callable
 from itertools import count, islice
 
 from .blocks import BlockManager
+from .drafts import with_drafts
 from .pace import Pace
 from .prefix import Key
 from .priority import AGING_CHECKS, AGING_SECONDS, Rank, Standing
@@ -78,9 +79,10 @@ class Scheduler:
         self._displace()
         rows = self._decode_rows()
         self._admit()
+        rows = with_drafts(rows, self.blocks, len(self._free_indices), len(self.running))
         num_decode = sum(row.count for row in rows)
         prompts = self._prefill_rows(self._prompt_budget(rows, self._max_batch_tokens - num_decode))
-        self.mix = Mix(len(rows), sum(row.count for row in prompts))
+        self.mix = Mix(num_decode, sum(row.count for row in prompts))
         rows += prompts
         rows.sort(key=lambda row: row.count > 1)
         return rows
@@ -92,9 +94,10 @@ class Scheduler:
         best = min(_rank(row.sequence)[0] for row in rows)
         prefilling = [one for one in self.running if one.is_prefilling]
         better = sum(one.num_uncomputed_tokens for one in prefilling if _rank(one)[0] < best)
+        num_decode = sum(row.count for row in rows)
         num_prompts = sum(_rank(one)[0] == best for one in (*prefilling, *self.waiting))
         num_replies = sum(_rank(row.sequence)[0] == best for row in rows)
-        return min(most, max(better, self._pace.budget(len(rows), num_prompts / num_replies)))
+        return min(most, max(better, self._pace.budget(num_decode, num_prompts / num_replies)))
 
     def _age(self) -> None:
         """Let those who get nothing stand better in time."""

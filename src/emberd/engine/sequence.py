@@ -5,7 +5,7 @@ It changes only itself: blocks, places and queues are the scheduler's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from emberd.protocol import (
     NORMAL,
@@ -21,6 +21,7 @@ from .pooling import Pool
 from .prefix import BlockKeys
 from .priority import Standing
 from .scores import PromptScores
+from .speculation import Speculation
 
 _NO_SAMPLING = SamplingParams(max_tokens=1)
 _NONE = range(0)
@@ -56,8 +57,10 @@ class Sequence:
         "request_id",
         "samples",
         "scores",
+        "speculation",
         "standing",
         "token_ids",
+        "verifies",
     )
 
     def __init__(self, request: GenerateRequest | EmbedRequest, context_length: int) -> None:
@@ -96,6 +99,8 @@ class Sequence:
             1  # of the prompt, in submitted steps; nothing comes before the first
         )
         self.matcher: Matcher | None = None  # has taken the known tokens behind the prompt
+        self.speculation: Speculation | None = None  # None: nothing is guessed
+        self.verifies = False  # a row with guesses is in flight
         self.finish_reason: FinishReason | None = None
 
     @property
@@ -110,9 +115,13 @@ class Sequence:
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        """Tokens to run before the next one can be sampled; 0 when no more may be sampled."""
-        if self.num_tokens >= self.max_length:
+        """Tokens to run before the next one can be sampled; 0 when no more may be sampled, and while it waits for
+        the tokens in flight: it has guessed, or is about to."""
+        if self.num_tokens >= self.max_length or self.verifies:
             return 0
+        if self.num_pending_tokens and self.speculation is not None:
+            if self.speculation.wants(self.token_ids):
+                return 0
         return self.num_tokens - self.num_computed_tokens
 
     @property
@@ -146,6 +155,14 @@ class Sequence:
             self.num_scored_tokens = max(self.num_scored_tokens, end)
         return Row(self, start, count, sample, scored)
 
+    def append_all(self, token_ids: list[int]) -> tuple[int, ...]:
+        """Add tokens that were sampled, up to the one that is the last; those that were. Raises GrammarError."""
+        for place, token_id in enumerate(token_ids, 1):
+            self.append(token_id)
+            if self.finish_reason is not None:
+                return tuple(token_ids[:place])
+        return tuple(token_ids)
+
     def append(self, token_id: int) -> None:
         """Add a token that was sampled; sets `finish_reason` when it is the last. Raises GrammarError."""
         self.token_ids.append(token_id)
@@ -168,11 +185,38 @@ class Row:
     count: int
     sample: bool  # whether a token is sampled from the last of them
     scored: range = _NONE  # prompt positions whose tokens are scored by the ones before them
+    drafted: tuple[int, ...] = ()  # the last of its `count` tokens: guesses
 
     @property
     def masked(self) -> bool:
         """Whether the token is sampled behind a grammar's mask."""
         return self.sample and self.sequence.matcher is not None
+
+    @property
+    def can_be_guessed(self) -> bool:
+        """Whether guesses may stand behind its token: the last known one, of a sequence that guesses."""
+        return (
+            self.sample
+            and self.count == 1
+            and self.sequence.speculation is not None
+            and self.start + 1 == len(self.sequence.token_ids)
+        )
+
+    def with_drafted(self, drafted: list[int]) -> Row:
+        """The same with guesses behind its token; the sequence waits for what comes of it."""
+        self.sequence.verifies = True
+        return replace(self, count=1 + len(drafted), drafted=tuple(drafted))
+
+    def take_sampled(self, sampled: list[int]) -> list[int]:
+        """Of what was sampled behind its token and each guess, that which follows from right ones."""
+        right = 0
+        while right < len(self.drafted) and self.drafted[right] == sampled[right]:
+            right += 1
+        if self.drafted:
+            self.sequence.verifies = False
+            if self.sequence.index is not None:  # else preempted meanwhile: nothing is computed
+                self.sequence.num_computed_tokens += right
+        return sampled[: right + 1]
 
     @property
     def scored_ids(self) -> list[int]:

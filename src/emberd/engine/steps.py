@@ -12,7 +12,7 @@ _KEPT = 512
 
 @dataclass(slots=True)
 class Mix:
-    """What a step has in it: rows of replies, and tokens of prompts."""
+    """What a step has in it: tokens of replies, one a row and its guesses, and tokens of prompts."""
 
     num_replies: int
     num_prompt_tokens: int

@@ -65,6 +65,7 @@ class Tiers:
         self._arriving: list[tuple[int, Bytes]] = []  # to be written before the next step
         self._unsaved: OrderedDict[Key, Key | None] = OrderedDict()
         self._fetcher: object = None  # for whom blocks are read from the disk
+        self._first_asked: object = None  # in this schedule, of those that need the disk
         self._fetched: dict[Key, Bytes] = {}
         self._num_promoted = self._num_spilled = self._num_lost = 0
 
@@ -108,7 +109,7 @@ class Tiers:
 
     def ready(self, owner: object, keys: Sequences[Key]) -> list[Key] | None:
         """The first of `keys` that are below and come back sooner than they are computed; None while the disk
-        is read for them, for `owner` or somebody before it."""
+        is read for them, for `owner` or for one that asked before it in this schedule."""
         wanted: list[Key] = []
         missing: list[Key] = []
         pays: dict[bool, bool] = {}
@@ -129,9 +130,12 @@ class Tiers:
         if not missing:
             return wanted
         assert self.disk is not None
-        if self._fetcher is None:
+        if self._first_asked is None:
+            self._first_asked = owner
+        if self._first_asked is owner:
+            if self._fetcher is not owner:  # who came before may not be asked again: it stands back
+                self._fetched.clear()
             self._fetcher = owner
-        if self._fetcher is owner:
             self.disk.fetch(missing)
         return None
 
@@ -156,6 +160,7 @@ class Tiers:
     def move(self) -> None:
         """Submit the copies that the last schedule asked for. Call it between a schedule and its submit."""
         self._step += 1
+        self._first_asked = None
         self._land()
         self._look_ahead()
         if self._leaving:

@@ -31,6 +31,8 @@ class _Sequence:
     prompt: Prompt
     completion_ids: list[int] = field(default_factory=list)
     num_cached_tokens: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
     num_reasoning_tokens: int = 0
     pending: list[Event] = field(default_factory=list)  # what nobody has taken yet
     finish: Finish | None = None
@@ -47,11 +49,11 @@ class Usage:
     """Counts over all sequences; a prompt that several sequences share counts once."""
 
     num_prompt_tokens: int
-    num_cached_tokens: int
-    num_completion_tokens: (
-        int  # those of reasoning, and tokens that a budget forced, are among them
-    )
-    num_reasoning_tokens: int
+    num_cached_tokens: int = 0
+    num_completion_tokens: int = 0  # reasoning, and what a budget forced, among them
+    num_reasoning_tokens: int = 0
+    num_drafted_tokens: int = 0  # that were guessed
+    num_accepted_tokens: int = 0  # of these, those that are in the reply
 
 
 class Generation:
@@ -149,6 +151,8 @@ class Generation:
             sum(one.num_cached_tokens for one in self._sequences if not one.prompt.is_copy),
             sum(len(sequence.completion_ids) for sequence in self._sequences),
             sum(sequence.num_reasoning_tokens for sequence in self._sequences),
+            sum(sequence.num_drafted_tokens for sequence in self._sequences),
+            sum(sequence.num_accepted_tokens for sequence in self._sequences),
         )
 
     @property
@@ -245,6 +249,8 @@ class Generation:
     def _note(self, sequence: _Sequence, update: SequenceUpdate, *, first: bool) -> None:
         if update.token_ids and self._first_token_ns is None:
             self._first_token_ns = time.perf_counter_ns()
+        sequence.num_drafted_tokens += update.num_drafted
+        sequence.num_accepted_tokens += update.num_accepted
         if first:
             sequence.num_cached_tokens = max(sequence.num_cached_tokens, update.num_cached_tokens)
 

@@ -32,6 +32,7 @@ from .. import __version__
 from ..inspection import BatchStatus
 from ..models.loaded import LoadedModel, Worker
 from ..protocol import EmbedRequest, GenerateRequest, SequenceUpdate, StepMessage, WorkerInfo
+from .generate import Usage
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series beside each counter, which nobody reads
 
@@ -76,6 +77,12 @@ class Metrics:
         self._completion_tokens = Counter(
             "emberd_completion_tokens", "Tokens generated.", ("model",), registry=registry
         )
+        self._drafted_tokens = Counter(
+            "emberd_drafted_tokens", "Tokens guessed.", ("model",), registry=registry
+        )
+        self._accepted_tokens = Counter(
+            "emberd_accepted_tokens", "Guesses that were right.", ("model",), registry=registry
+        )
         self._sequences = Counter(
             "emberd_sequences",
             "Sequences that ended, by finish reason, or error or cancelled.",
@@ -99,17 +106,12 @@ class Metrics:
     def failed(self, error: BaseException) -> None:
         self._errors.labels(type(error).__name__).inc()
 
-    def replied(
-        self,
-        model: str,
-        num_prompt: int,
-        num_cached: int,
-        num_completion: int,
-        endings: Iterable[str],
-    ) -> None:
-        self._prompt_tokens.labels(model).inc(num_prompt)
-        self._cached_tokens.labels(model).inc(num_cached)
-        self._completion_tokens.labels(model).inc(num_completion)
+    def replied(self, model: str, usage: Usage, endings: Iterable[str]) -> None:
+        self._prompt_tokens.labels(model).inc(usage.num_prompt_tokens)
+        self._cached_tokens.labels(model).inc(usage.num_cached_tokens)
+        self._completion_tokens.labels(model).inc(usage.num_completion_tokens)
+        self._drafted_tokens.labels(model).inc(usage.num_drafted_tokens)
+        self._accepted_tokens.labels(model).inc(usage.num_accepted_tokens)
         for end in endings:
             self._sequences.labels(model, end).inc()
 

@@ -33,6 +33,7 @@ class Sampling:
     ignore_eos: bool | None = None
     logit_bias: tuple[tuple[int, float], ...] | None = None
     num_logprobs: int | None = None
+    max_drafted: int | None = None  # 0: nothing is guessed
 
 
 def filled(chosen: Sampling, others: Sampling) -> Sampling:

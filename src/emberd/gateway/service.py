@@ -23,7 +23,7 @@ from ..models.pull import Pulls
 from ..protocol import NORMAL, PRIORITIES
 from ..text.reply import PLAIN, ReplyFormat
 from .embeddings import Embedded, embed_all
-from .generate import Generation
+from .generate import Generation, Usage
 from .metrics import Metrics
 from .reading import Prompt
 from .requests import ActiveRequest, Caller, Requests
@@ -183,7 +183,7 @@ class Service:
         finally:
             self.manager.release(model)
         num_prompt_tokens = sum(map(len, inputs))
-        self.metrics.replied(model.name, num_prompt_tokens, 0, 0, ())  # the worker's are metered
+        self.metrics.replied(model.name, Usage(num_prompt_tokens), ())  # the worker's are metered
         return Embedded(vectors, num_prompt_tokens, load_ns)
 
     @contextlib.contextmanager
@@ -231,8 +231,7 @@ class Service:
         self._see_whether_idle()
         self.manager.release(generation.model)
         usage = generation.usage
-        counts = usage.num_prompt_tokens, usage.num_cached_tokens, usage.num_completion_tokens
-        self.metrics.replied(generation.model.name, *counts, generation.endings)
+        self.metrics.replied(generation.model.name, usage, generation.endings)
         logger.info(
             "reply",
             extra=logs.fields(
@@ -242,6 +241,8 @@ class Service:
                 cached_tokens=usage.num_cached_tokens,
                 completion_tokens=usage.num_completion_tokens,
                 reasoning_tokens=usage.num_reasoning_tokens,
+                drafted_tokens=usage.num_drafted_tokens,
+                accepted_tokens=usage.num_accepted_tokens,
                 load_ms=round(generation.load_ns / 1e6),
                 first_token_ms=round(generation.prompt_ns / 1e6),
                 decode_ms=round(generation.decode_ns / 1e6),

@@ -36,6 +36,7 @@ class Architecture:
     gated: bool = True
     parallel: bool = False  # attention and feed-forward side by side
     learned_positions: bool = False  # instead of rotation
+    tempered: bool = False  # queries may grow with their position, and YaRN have a multiplier
     multipliers: bool = False  # of embedding, residual, attention, logits, in the metadata
     soft_caps: bool = False
     wide_layers: int = 0  # with so many layers, attention is scaled by hidden size / heads
@@ -47,6 +48,9 @@ class Architecture:
 
 ARCHITECTURES = {
     "llama": Architecture("adjacent", qkv_bias="optional", rope_factors=True, experts="optional"),
+    "mistral3": Architecture(
+        "adjacent", qkv_bias="optional", rope_factors=True, experts="optional", tempered=True
+    ),
     "qwen2": Architecture("halves", qkv_bias="required"),
     "qwen2moe": Architecture(
         "halves",

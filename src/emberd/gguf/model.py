@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .reader import GGUFFile, TensorInfo
-from .rope import Yarn
+from .rope import Temperature, Yarn
 
 Activation = Literal["silu", "gelu", "clamped_silu"]
 """Of a feed-forward. gelu: its tanh approximation; clamped_silu: gpt-oss's, which clamps gate and up."""
@@ -64,6 +64,7 @@ class ModelSpec:
     logit_scale: float = 1.0
     whole_qk_norm: bool = False  # q and k are normed over all heads together
     experts: ExpertSpec | None = None
+    temperature: Temperature | None = None  # of queries
     gated: bool = True  # feed-forwards are activation(gate) · up; else activation(up)
     parallel: bool = False  # attention and feed-forward read the same state; both are added to it
 

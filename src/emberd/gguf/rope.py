@@ -39,6 +39,19 @@ class Yarn:
         return share
 
 
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """Queries grow with their position: times 1 + scale · ln(1 + floor(position / length))."""
+
+    scale: float
+    length: int
+
+    def factors(self, positions: NDArray[np.int32]) -> F32:
+        """One factor a position, same shape."""
+        grown = 1 + self.scale * np.log1p((positions // self.length).astype(np.float64))
+        return grown.astype(np.float32)
+
+
 def factors_for(spec: ModelSpec, short: T | None, long: T | None, num_positions: int) -> T | None:
     """Which rope factors count where that many positions are served: one set for a whole life of a model."""
     return long if long is not None and num_positions > spec.rope_original_context else short

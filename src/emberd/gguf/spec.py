@@ -15,7 +15,7 @@ from .checked import Keys
 from .encoder import ENCODER_ARCHITECTURES, EncoderFile, is_encoder
 from .model import ExpertSpec, LayerSpec, ModelDescription, ModelFile, ModelSpec, ModelTensors
 from .reader import GGUFFile
-from .rope import Yarn
+from .rope import Temperature, Yarn
 from .shards import model_stem
 from .tensors import load_tensors
 
@@ -74,7 +74,7 @@ def load_spec(file: GGUFFile) -> ModelSpec:
     original_context = keys.count(
         "rope.scaling.original_context_length", most=MAX_CONTEXT, default=context_length
     )
-    yarn = _yarn(keys, original_context)
+    yarn = _yarn(keys, architecture, original_context)
     per_head = hidden_size // num_heads if num_layers == architecture.wide_layers else head_dim
     # A residual multiplier r is taken out of the sums: norms do not see a common factor of their input, so
     # adding f(norm(x)) to x / r is the same, with the embedding and the norms' epsilon scaled to fit.
@@ -107,6 +107,7 @@ def load_spec(file: GGUFFile) -> ModelSpec:
         logit_scale=1.0 / _multiplier(keys, architecture, "logit_scale", 1.0),
         whole_qk_norm=architecture.whole_qk_norm,
         experts=experts,
+        temperature=_temperature(keys, architecture),
         gated=architecture.gated,
         parallel=architecture.parallel,
     )
@@ -223,10 +224,11 @@ def _ffn_size(keys: Keys, experts: ExpertSpec | None) -> int:
     return keys.count("feed_forward_length", most=MAX_SIZE)
 
 
-def _yarn(keys: Keys, original_context: int) -> Yarn | None:
+def _yarn(keys: Keys, architecture: Architecture, original_context: int) -> Yarn | None:
     if keys.scalar("rope.scaling.type") != "yarn":
         return None
-    keys.off("rope.scaling.yarn_log_multiplier", 0, "YaRN with a multiplier of its own is")
+    if not architecture.tempered:
+        keys.off("rope.scaling.yarn_log_multiplier", 0, "YaRN with a multiplier of its own is")
     return Yarn(
         original_context,
         beta_fast=keys.number("rope.scaling.yarn_beta_fast", most=MAX_FACTOR, default=32.0),
@@ -240,7 +242,22 @@ def _rope_magnitude(keys: Keys, yarn: Yarn | None) -> float:
     if yarn is None:
         return magnitude
     magnitude *= keys.number("rope.scaling.yarn_attn_factor", most=MAX_FACTOR, default=1.0)
-    return magnitude * (1 + 0.1 * math.log(max(1.0, _rope_scale(keys))))
+    growth = 0.1 * math.log(max(1.0, _rope_scale(keys)))
+    magnitude *= 1 + growth
+    if keys.scalar("rope.scaling.yarn_log_multiplier") not in (None, 0):
+        magnitude /= 1 + growth * keys.number("rope.scaling.yarn_log_multiplier", most=MAX_FACTOR)
+    return magnitude
+
+
+def _temperature(keys: Keys, architecture: Architecture) -> Temperature | None:
+    if keys.scalar("attention.temperature_scale") in (None, 0):
+        return None
+    if not architecture.tempered:
+        keys.off("attention.temperature_scale", 0, "a temperature of attention is")
+    return Temperature(
+        keys.number("attention.temperature_scale", most=MAX_FACTOR),
+        keys.count("rope.scaling.original_context_length", most=MAX_CONTEXT),
+    )
 
 
 def _rope_scale(keys: Keys) -> float:

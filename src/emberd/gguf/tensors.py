@@ -145,7 +145,7 @@ def _feed_forward(
     down = take.required(prefix + "ffn_down.weight", hidden, ffn)
     if not spec.gated:
         return None, None, take.required(prefix + "ffn_up.weight", ffn, hidden), down
-    if ARCHITECTURES[spec.architecture].fused:
+    if ARCHITECTURES[spec.architecture].fused and not take.present(prefix + "ffn_gate.weight"):
         gate, up = _parts(take.required(prefix + "ffn_up.weight", 2 * ffn, hidden), ffn, ffn)
     else:
         gate = take.required(prefix + "ffn_gate.weight", ffn, hidden)

@@ -26,7 +26,7 @@ from ..text.reasoning import thinking_of
 
 Capability = Literal["completion", "tools", "insert", "thinking", "embedding"]
 
-_VERSION = 7  # part of the cache key: a change of ModelFacts makes older entries unknown
+_VERSION = 8  # part of the cache key: a change of ModelFacts makes older entries unknown
 _SAMPLE_BYTES = 64 * 1024
 _SAMPLES = 64
 _HINTS: dict[str, tuple[str, float, float]] = {  # field of SamplingParams: key, least, most
@@ -52,6 +52,7 @@ class ModelFacts:
     num_parameters: int
     weight_bytes: int  # of all tensors as a GPU is given them
     kv_values: int  # of one token: keys and values of all layers; 0: an encoder
+    head_dim: int  # 0: an encoder
     position_values: int  # of one place in a context: float32 values of cos and sin
     step_values: int  # of one token: float32 values that a step's activations take, about
     parameter_size: str  # "7.6B"
@@ -145,6 +146,7 @@ def _read(path: Path) -> ModelFacts:
             num_parameters=description.num_parameters,
             weight_bytes=sum(map(loaded_nbytes, model.file.tensors.values())),
             kv_values=_kv_values(model),
+            head_dim=0 if isinstance(model, EncoderFile) else model.spec.head_dim,
             position_values=_position_values(model),
             step_values=_step_values(model),
             parameter_size=size_label(description.num_parameters),

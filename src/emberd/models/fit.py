@@ -89,12 +89,14 @@ def worker_options(config: Config, path: Path, kv_limit: int | None = None) -> W
         context_length=config.ctx,
         kv_memory=config.kv_memory,
         kv_limit=kv_limit,
+        kv_type=config.kv_type,
         max_sequences=config.max_sequences,
         max_batch_tokens=config.max_batch_tokens,
         prompt_share=config.prompt_share,
         cache_dir=str(config.cache_dir),
         kv_ram=config.kv_ram,
         kv_disk=config.kv_disk,
+        speculate=config.speculate,
         verify=config.verify,
     )
 

@@ -26,8 +26,9 @@ _LABEL = re.compile(
     re.IGNORECASE,
 )
 PREFERRED = (
-    *("Q4_K_M", "Q4_K_S", "Q4_0", "Q4_1", "Q5_K_M", "Q5_K_S", "Q5_0", "Q6_K", "Q8_0"),
-    *("F16", "BF16", "F32"),
+    *("Q4_K_M", "Q4_K_S", "Q4_0", "Q4_1", "IQ4_NL", "IQ4_XS", "MXFP4"),
+    *("Q5_K_M", "Q5_K_S", "Q5_0", "Q5_1", "Q6_K", "Q8_0"),
+    *("Q3_K_L", "Q3_K_M", "Q3_K_S", "F16", "BF16", "F32", "Q2_K"),
 )
 """Which quantization is meant where none is said: Ollama's choice first, then what is near it."""
 

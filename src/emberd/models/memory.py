@@ -54,15 +54,27 @@ def need_of(facts: ModelFacts, config: Config, tier: Tier) -> Need:
     context = min(config.ctx or defaults.context, facts.context_length)
     places = context * facts.position_values
     scratch = 0 if is_cpu else 4 * (tokens * facts.step_values + places + logits)
-    token = facts.kv_values * (4 if is_cpu else 2)
+    plain, packed = _token_bytes(facts, is_cpu)
+    # What is asked for to the letter needs no more than `auto` would make of it.
+    least_token = plain if config.kv_type == "f16" else packed
+    token = packed if config.kv_type == "q8_0" else plain
     whole = context * token
     if config.kv_memory is not None:
         given = min(config.kv_memory, rows * whole)
         return Need(weights + scratch, given, given, given)
     wanted = whole if config.ctx else min(whole, defaults.kv_memory)
-    least = whole if config.ctx else min(wanted, LEAST_CONTEXT * token)
+    least = context * least_token if config.ctx else min(wanted, LEAST_CONTEXT * least_token)
     most = max(wanted, min(rows * whole, defaults.kv_memory))
     return Need(weights + scratch, least, wanted, most)
+
+
+def _token_bytes(facts: ModelFacts, is_cpu: bool) -> tuple[int, int]:
+    """Of a token's keys and values: in f16 (float32 on the CPU device), and in q8_0 where heads allow it."""
+    plain = facts.kv_values * (4 if is_cpu else 2)
+    if facts.head_dim == 0 or facts.head_dim % 32:
+        return plain, plain
+    scales = facts.head_dim // 16 if is_cpu else 4 * -(-facts.head_dim // 64)
+    return plain, facts.kv_values // facts.head_dim * (facts.head_dim + scales)
 
 
 def taken(info: WorkerInfo) -> int:

@@ -20,7 +20,7 @@ from emberd.hardware import DEVICE_SHARE
 from emberd.protocol import WorkerOptions
 
 from .encoder import encoder_weight_bytes
-from .kv_cache import BLOCK_SIZE, DEFAULT_CONTEXT, plan_cache, token_bytes
+from .kv_cache import BLOCK_SIZE, DEFAULT_CONTEXT, cache_kind, kv_types, plan_cache, token_bytes
 from .ops import MAX_SCORES
 from .runner import step_tokens
 from .threads import num_cores
@@ -52,22 +52,25 @@ def _decoder(model: ModelFile, question: MemoryQuestion) -> MemoryEstimate:
         scratch_bytes=_step_bytes(spec, options),
         scratch_token_bytes=_token_bytes(spec),
         optional_bytes=4 * options.max_sequences * spec.vocab_size,  # counts for penalties
-        kv_token_bytes={"f32": token_bytes(spec)},
+        kv_token_bytes={kind: token_bytes(spec, kind) for kind in kv_types(spec)},
         trained_context=spec.context_length,
         default_context=min(spec.context_length, DEFAULT_CONTEXT),
         block_size=BLOCK_SIZE,
-        kv_type="f32",
     )
     wanted = min(options.context_length or made.default_context, spec.context_length)
     free = psutil.virtual_memory().available
     if question.memory is not None:
         limit = max(0, question.memory - made.fixed(wanted))
         options = replace(options, kv_limit=min(limit, options.kv_limit or limit))
+    free = max(0, free - made.weight_bytes)
+    kind = cache_kind(spec, options, free)
+    made = replace(made, kv_type=kind)
     try:
-        context, blocks = plan_cache(spec, options, max(0, free - made.weight_bytes))
+        context, blocks = plan_cache(spec, options, free, kind)
     except ModelLoadError as error:
         return replace(made, refusal=error.message)
-    return replace(made, context_length=context, kv_bytes=blocks * BLOCK_SIZE * token_bytes(spec))
+    kv_bytes = blocks * BLOCK_SIZE * token_bytes(spec, kind)
+    return replace(made, context_length=context, kv_bytes=kv_bytes)
 
 
 def _encoder(model: EncoderFile, question: MemoryQuestion) -> MemoryEstimate:

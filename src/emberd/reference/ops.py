@@ -12,7 +12,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from .kv_q8 import Q8Array
+
 F32 = NDArray[np.float32]
+KVArray = F32 | Q8Array
 I8 = NDArray[np.int8]
 I32 = NDArray[np.int32]
 
@@ -101,7 +104,7 @@ def rope(x: F32, positions: I32, cos: F32, sin: F32, pairing: Literal["adjacent"
     return y
 
 
-def kv_write(k: F32, v: F32, slot_mapping: I32, k_cache: F32, v_cache: F32) -> None:
+def kv_write(k: F32, v: F32, slot_mapping: I32, k_cache: KVArray, v_cache: KVArray) -> None:
     """Store k, v (T, KVH, hd) at their slots of k_cache, v_cache (num_slots, KVH, hd)."""
     k_cache[slot_mapping] = k
     v_cache[slot_mapping] = v
@@ -168,8 +171,8 @@ def attention(
 
 def paged_attention(
     q: F32,
-    k_cache: F32,
-    v_cache: F32,
+    k_cache: KVArray,
+    v_cache: KVArray,
     block_tables: I32,
     query_start: I32,
     positions: I32,
@@ -203,8 +206,10 @@ def paged_attention(
     return out
 
 
-def _gather(cache: F32, blocks: I32, block_size: int) -> F32:
+def _gather(cache: KVArray, blocks: I32, block_size: int) -> F32:
     """The slots of `blocks` in order; a view where the blocks happen to be consecutive."""
+    if isinstance(cache, Q8Array):
+        return cache[(blocks[:, None] * block_size + np.arange(block_size)).reshape(-1)]
     if bool(np.all(np.diff(blocks) == 1)):
         first = int(blocks[0]) * block_size
         return cache[first : first + len(blocks) * block_size]

@@ -29,7 +29,7 @@ from emberd.protocol import (
     WorkerOptions,
 )
 
-from .kv_cache import BLOCK_SIZE, KVCache, plan_cache
+from .kv_cache import BLOCK_SIZE, KVCache, cache_kind, plan_cache
 from .ops import F32, kv_write, paged_attention
 from .sampling import SamplerState, logprobs, sample
 from .threads import BlasThreads, num_cores
@@ -63,11 +63,15 @@ class CpuRunner:
         self.max_batch_tokens = step_tokens(options)
         self._largest_batch = options.max_batch_tokens  # there are no buffers that bound it
         free_bytes = psutil.virtual_memory().available
-        self.context_length, self.num_blocks = plan_cache(weights.spec, options, free_bytes)
-        self._cache = KVCache.allocate(weights.spec, self.num_blocks * BLOCK_SIZE)
+        spec = weights.spec
+        self.kv_type = cache_kind(spec, options, free_bytes)
+        self.context_length, self.num_blocks = plan_cache(spec, options, free_bytes, self.kv_type)
+        self._cache = KVCache.allocate(spec, self.num_blocks * BLOCK_SIZE, self.kv_type)
         self._rope_tables = layer_rope_tables(weights, self.context_length)
         self.block_bytes = self._cache.nbytes // self.num_blocks
-        self.kv_layout = kv_layout(weights.spec, "cpu f32", self.block_bytes, self.context_length)
+        self.kv_layout = kv_layout(
+            spec, f"cpu {self.kv_type}", self.block_bytes, self.context_length
+        )
         self._samplers: list[SamplerState | None] = [None] * options.max_sequences
         self._last_tokens = np.zeros(options.max_sequences, dtype=np.int32)
         self._outputs: deque[StepOutput] = deque()
@@ -114,7 +118,7 @@ class CpuRunner:
             verification=self._verification,
             device_memory=psutil.virtual_memory().total,
             tier="cpu",
-            kv_type="f32",
+            kv_type=self.kv_type,
             window=self.weights.spec.window,
         )
 
@@ -122,7 +126,8 @@ class CpuRunner:
         """Compute the step; its output waits for `collect`."""
         assert not self._outputs, "a step is still waiting to be collected"
         assert batch.num_tokens <= self._largest_batch, "batch larger than max_batch_tokens"
-        with self._threads.limit(prefill=batch.num_tokens > batch.num_rows):
+        num_drafted = 0 if batch.drafted is None else int(batch.drafted.sum())
+        with self._threads.limit(prefill=batch.num_tokens - num_drafted > batch.num_rows):
             self._run(batch)
 
     def sample(self, masks: MaskArray) -> None:

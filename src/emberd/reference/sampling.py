@@ -154,12 +154,6 @@ def draw(z: F32, lowest: float, seed: int, position: int) -> int:
     return int(ids[np.argmax(z[ids] - np.log(e))])
 
 
-def has_penalties(params: SamplingParams) -> bool:
-    changed = params.repetition_penalty != 1.0
-    changed |= params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
-    return changed and params.penalty_window != 0
-
-
 @dataclass(slots=True)
 class SamplerState:
     """What the sampler keeps of one sequence: its parameters and, for penalties, its window."""
@@ -173,7 +167,7 @@ class SamplerState:
         cls, params: SamplingParams, token_ids: Sequence[int], vocab_size: int
     ) -> SamplerState:
         """A sequence with the history `token_ids`: prompt, and output after a preemption."""
-        if not has_penalties(params):
+        if not params.has_penalties:
             return cls(params)
         state = cls(params, np.zeros(vocab_size, dtype=np.int32))
         for token_id in token_ids:

@@ -120,6 +120,8 @@ def attention_part(
     cos, sin = table
     q = rope(q, positions, cos, sin, spec.rope_pairing)
     k = rope(k, positions, cos, sin, spec.rope_pairing)
+    if spec.temperature is not None:
+        q *= spec.temperature.factors(positions)[:, None, None]
 
     out = attend(index, q, k, v)
     return _biased(matmul(out.reshape(len(x), -1), layer.o), layer.o_bias)

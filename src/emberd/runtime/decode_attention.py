@@ -12,7 +12,8 @@ from .activations import QuantizedActivations, quantize_include
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernel, Kernels
-from .ops import Heads, Rotation, kv_dims, kv_include
+from .kv_cache import KVType, kv_type_of
+from .ops import Heads, Rotation, kv_dims, kv_include, kv_includes
 
 MAX_SPLITS = 64
 """Most workgroups that share one row's context in `attention_decode`."""
@@ -66,13 +67,13 @@ def attention_decode(
 ) -> list[Dispatch]:
     """Rotation, KV write and attention of one new token a row; y (T, H, hd), or int8 (T, H · hd) if hd % 32 == 0.
 
-    Row r's new token is token r and the last of its context. Caches u32 (slots, KVH, hd / 2); block_tables
+    Row r's new token is token r and the last of its context. Caches of `kv_cache.kv_type_of`; block_tables
     i32 (R, B), context_lens i32 (R,), the new token included; window, cap 0: none; sinks f32 (H,); `partial`
     holds `decode_partial_shape` elements. Rows from count (the number of decode rows) on are not touched.
     """
     heads.check(rows, num_heads, num_kv_heads, head_dim)
     rotation.check(head_dim)
-    assert k_cache.shape[1:] == v_cache.shape[1:] == (num_kv_heads, head_dim // 2), k_cache
+    kind = kv_type_of(k_cache, v_cache, num_kv_heads, head_dim)
     assert block_tables.shape[0] >= rows and context_lens.shape[0] >= rows
     assert num_heads % num_kv_heads == 0 and 1 <= splits <= MAX_SPLITS
     kv = kv_include(kernels.device, head_dim)
@@ -95,6 +96,7 @@ def attention_decode(
         {**out_includes, "target": target} if splits == 1 else {"target": "attended_split"},
         rotation,
         head_dim,
+        kind,
         heads_together(num_heads // num_kv_heads, rows * num_kv_heads * splits),
         splits,
         cap * math.log2(math.e),
@@ -151,6 +153,7 @@ def _decode_kernel(
     includes: dict[str, str],
     rotation: Rotation,
     head_dim: int,
+    kind: KVType,
     together: int,
     splits: int,
     cap: float,
@@ -163,15 +166,18 @@ def _decode_kernel(
         "HEAD_DIM": head_dim,
         "HALVES": rotation.pairing == "halves",
         "SPLIT_TOKENS": _SPLIT_TOKENS,
-    }
+    } | rotation.constants
+    includes["queries"] = rotation.queries
     includes["score"] = "score_capped" if cap else "score_plain"
     if cap:
         constants["CAP"] = cap
     parts = 1 << (-(-head_dim // 8) - 1).bit_length()
     if subgroup is None or head_dim % 8 or rotation.dims % 16 or parts > subgroup:
         includes["heads"] = "heads_normed" if normed else "heads_plain"
-        includes["kv"] = kv_include(device, head_dim)
+        includes |= kv_includes(device, head_dim, kind)
+        includes["fresh"] = "fresh_q8" if kind == "q8_0" else "fresh_words"
         return kernels.get("attention_decode", includes, WG=128, **constants), _HEADS_TOGETHER
+    includes["octet"] = "octet_q8" if kind == "q8_0" else "octet_words"
     includes["heads"] = "octets_normed" if normed else "octets_plain"
     includes["together"] = "heads_one" if together == 1 else "heads_four"
     kernel = kernels.get(

@@ -17,7 +17,8 @@ from .device import AdapterInfo
 from .device_memory import device_memory
 from .encoder import encoder_context
 from .footprint import Footprint, decoder_footprint, encoder_footprint, max_sequences
-from .kv_size import KVSize, default_context, size_kv
+from .kv_cache import BLOCK_SIZE
+from .kv_size import KVSize, default_context, first_kind, kv_types, size_kv
 
 
 def estimate(adapter: AdapterInfo, question: MemoryQuestion) -> MemoryEstimate:
@@ -43,7 +44,7 @@ def _decoder(adapter: AdapterInfo, model: ModelFile, question: MemoryQuestion) -
     options = replace(options, max_sequences=max_sequences(device, spec, options))
     footprint = decoder_footprint(adapter, model, options)
     memory, allowed = _memory(adapter, question)
-    default = default_context(adapter, memory, spec, options.kv_memory)
+    default = default_context(adapter, memory, spec, options)
     wanted = options.context_length or default
     if options.kv_limit is None and question.memory is not None:
         options = replace(options, kv_limit=question.memory - footprint.fixed(wanted))
@@ -51,20 +52,23 @@ def _decoder(adapter: AdapterInfo, model: ModelFile, question: MemoryQuestion) -
     try:
         size = size_kv(adapter, device.max_binding_bytes, memory, spec, footprint, options)
     except ModelLoadError as error:
-        size, refusal = KVSize(0, 0), error.message
-    block_bytes = kv_cache.bytes_per_block(spec)
-    most = kv_cache.max_blocks_per_binding(device.max_binding_bytes, spec)
+        size, refusal = KVSize(first_kind(spec, options), 0, 0), error.message
+    block_bytes = {kind: kv_cache.bytes_per_block(spec, kind) for kind in kv_types(spec)}
+    most = {
+        kind: kv_cache.max_blocks_per_binding(device.max_binding_bytes, spec, kind)
+        for kind in block_bytes
+    }
     made = _made(adapter, footprint, memory, allowed, device.max_binding_bytes)
     return replace(
         made,
-        kv_token_bytes={"f16": block_bytes // kv_cache.BLOCK_SIZE},
-        kv_binding_tokens={"f16": most * kv_cache.BLOCK_SIZE},
+        kv_token_bytes={kind: size // BLOCK_SIZE for kind, size in block_bytes.items()},
+        kv_binding_tokens={kind: count * BLOCK_SIZE for kind, count in most.items()},
         trained_context=spec.context_length,
         default_context=default,
-        block_size=kv_cache.BLOCK_SIZE,
-        kv_type="f16",
+        block_size=BLOCK_SIZE,
+        kv_type=size.kind,
         context_length=size.context_length,
-        kv_bytes=size.num_blocks * block_bytes,
+        kv_bytes=size.num_blocks * block_bytes[size.kind],
         refusal=refusal,
     )
 

@@ -1,4 +1,4 @@
-"""How many KV blocks a load gets, and how many tokens one sequence may then hold."""
+"""How many KV blocks a load gets, of which type, and how many tokens one sequence may then hold."""
 
 from __future__ import annotations
 
@@ -11,24 +11,47 @@ from ..hardware import DEFAULTS, DEVICE_SHARE, gpu_tier
 from ..protocol import WorkerOptions
 from .device import AdapterInfo
 from .footprint import Footprint
-from .kv_cache import BLOCK_SIZE, bytes_per_block, max_blocks_per_binding
+from .kv_cache import (
+    BLOCK_SIZE,
+    KV_TYPES,
+    KVType,
+    bytes_per_block,
+    max_blocks_per_binding,
+    q8_refusal,
+)
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class KVSize:
+    kind: KVType
     num_blocks: int
     context_length: int  # tokens one sequence may hold
 
 
+def kv_types(spec: ModelSpec) -> tuple[KVType, ...]:
+    """Those that the model's cache can have."""
+    return tuple(kind for kind in KV_TYPES if kind != "q8_0" or not q8_refusal(spec.head_dim))
+
+
 def default_context(
-    adapter: AdapterInfo, memory: int | None, spec: ModelSpec, kv_memory: int | None
+    adapter: AdapterInfo, memory: int | None, spec: ModelSpec, options: WorkerOptions
 ) -> int:
-    """Tokens wanted where none are asked for: no more than a KV cache of `kv_memory` bytes, or the default's, holds."""
+    """Tokens wanted where none are asked for: no more than a KV cache of the settings' or the default's bytes holds."""
     defaults = DEFAULTS[gpu_tier(adapter.kind, memory)]
-    blocks = (kv_memory or defaults.kv_memory) // bytes_per_block(spec)
+    kind = first_kind(spec, options)
+    blocks = (options.kv_memory or defaults.kv_memory) // bytes_per_block(spec, kind)
     return min(spec.context_length, defaults.context, max(1, blocks) * BLOCK_SIZE)
+
+
+def first_kind(spec: ModelSpec, options: WorkerOptions) -> KVType:
+    """The type that the settings ask for; of `auto`, the one that is tried first. Raises ModelLoadError."""
+    if options.kv_type != "q8_0":
+        return "f16"
+    if refusal := q8_refusal(spec.head_dim):
+        raise ModelLoadError(f"{refusal}; use --kv-type f16")
+    return "q8_0"
 
 
 def size_kv(
@@ -41,32 +64,42 @@ def size_kv(
 ) -> KVSize:
     """What the settings, the device's memory (None: it does not tell), its bindings and the context allow.
 
-    Raises ModelLoadError when a context that was asked for does not fit, or none does.
+    Of `auto` it is q8_0 where the wanted context fits in that only. Raises ModelLoadError when a context that was
+    asked for does not fit, or none does.
     """
-    wanted = options.context_length or default_context(adapter, memory, spec, options.kv_memory)
+    kind = first_kind(spec, options)
+    wanted = options.context_length or default_context(adapter, memory, spec, options)
     fixed = footprint.fixed(wanted)
     limit = options.kv_limit
     if limit is None and memory is not None:
         limit = int(memory * DEVICE_SHARE) - fixed
-    if limit is not None and limit < bytes_per_block(spec):
+    budget = options.kv_memory or DEFAULTS[gpu_tier(adapter.kind, memory)].kv_memory
+    if limit is not None:
+        budget = min(budget, limit)
+
+    def blocks_of(kind: KVType) -> int:
+        most = max_blocks_per_binding(max_binding_bytes, spec, kind)
+        sequences = options.max_sequences * -(-wanted // BLOCK_SIZE)
+        return min(budget // bytes_per_block(spec, kind), most, sequences)
+
+    blocks = blocks_of(kind)
+    if options.kv_type == "auto" and blocks * BLOCK_SIZE < wanted and "q8_0" in kv_types(spec):
+        kind, blocks = "q8_0", blocks_of("q8_0")
+        logger.info("the KV cache is kept in q8_0: %d tokens do not fit in f16", wanted)
+    block_bytes = bytes_per_block(spec, kind)
+    if limit is not None and limit < block_bytes:
         raise ModelLoadError(
             f"weights and activations take {fixed} bytes, which leaves {max(0, limit)} for a KV cache on "
             f"{adapter.name}; use a smaller model, or more --memory"
         )
-    budget = options.kv_memory or DEFAULTS[gpu_tier(adapter.kind, memory)].kv_memory
-    if limit is not None:
-        budget = min(budget, limit)
-    most = max_blocks_per_binding(max_binding_bytes, spec)
-    blocks = min(
-        budget // bytes_per_block(spec), most, options.max_sequences * -(-wanted // BLOCK_SIZE)
-    )
     context = min(wanted, blocks * BLOCK_SIZE)
     if blocks < 1 or (options.context_length and context < wanted):
-        need = -(-wanted // BLOCK_SIZE) * bytes_per_block(spec)
+        need = -(-wanted // BLOCK_SIZE) * block_bytes
+        most = max_blocks_per_binding(max_binding_bytes, spec, kind) * BLOCK_SIZE
         raise ModelLoadError(
-            f"a context of {wanted} tokens needs {need} bytes of KV cache; {budget} bytes are allowed "
-            f"(--kv-memory, --memory) and one binding of {adapter.name} holds {most * BLOCK_SIZE} tokens"
+            f"a context of {wanted} tokens needs {need} bytes of KV cache in {kind}; {budget} bytes are allowed "
+            f"(--kv-memory, --memory) and one binding of {adapter.name} holds {most} tokens"
         )
     if context < wanted:
         logger.info("context lowered to %d tokens, which is what %d bytes hold", context, budget)
-    return KVSize(blocks, context)
+    return KVSize(kind, blocks, context)

@@ -11,10 +11,12 @@ from typing import Literal
 
 from ..errors import DeviceError
 from ..gguf.model import Activation
+from ..gguf.rope import Temperature
 from .activations import activation_include
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernel, Kernels
+from .kv_cache import KVType, kv_type_of
 
 Pairing = Literal["adjacent", "halves"]
 
@@ -172,11 +174,27 @@ class Rotation:
     q_norm: Tensor | None  # f32 (hd,)
     k_norm: Tensor | None
     eps: float
+    temperature: Temperature | None = None  # queries grow with their position
 
     def check(self, head_dim: int) -> None:
         assert self.cos.shape == self.sin.shape and self.cos.shape[1] == self.dims // 2, self
         assert self.dims <= head_dim and head_dim % 2 == 0, self
         assert (self.q_norm is None) == (self.k_norm is None), self
+
+    @property
+    def queries(self) -> str:
+        """Which include scales queries by their position."""
+        return "queries_plain" if self.temperature is None else "queries_tempered"
+
+    @property
+    def constants(self) -> dict[str, Constant]:
+        """Of that include."""
+        if self.temperature is None:
+            return {}
+        return {
+            "TEMPERATURE": self.temperature.scale,
+            "TEMPERATURE_LENGTH": self.temperature.length,
+        }
 
     @property
     def norms(self) -> tuple[Tensor, ...]:
@@ -202,13 +220,13 @@ def rope_kv_write(
 ) -> Dispatch:
     """Norm and rotate q and k heads; q goes out, k and v to their slots.
 
-    q (rows, H, hd), caches u32 (slots, KVH, hd / 2), positions and slots i32 (rows,). Tokens below skipped
+    q (rows, H, hd), caches of `kv_cache.kv_type_of`, positions and slots i32 (rows,). Tokens below skipped
     and from count on (both u32 (1,)), and k and v of tokens with a negative slot, are not written.
     """
     heads.check(rows, num_heads, num_kv_heads, head_dim)
     rotation.check(head_dim)
     assert q.shape == (rows, num_heads, head_dim), q
-    assert k_cache.shape[1:] == v_cache.shape[1:] == (num_kv_heads, head_dim // 2), k_cache
+    kind = kv_type_of(k_cache, v_cache, num_kv_heads, head_dim)
     assert positions.shape == slots.shape == (rows,)
     lanes = max(32, kernels.device.subgroup_size or 0)
     while lanes < min(head_dim // 2, 128):
@@ -217,9 +235,14 @@ def rope_kv_write(
         kernels,
         "rope_kv_write",
         lanes,
-        includes={"head_norm": "head_norm" if rotation.norms else "head_norm_none"},
+        includes={
+            "head_norm": "head_norm" if rotation.norms else "head_norm_none",
+            "write": "write_q8" if kind == "q8_0" else "write_words",
+            "queries": rotation.queries,
+        },
         HEAD_DIM=head_dim,
         HALVES=rotation.pairing == "halves",
+        **rotation.constants,
     )
     caches, places = (k_cache, v_cache), (positions, slots)
     angles = (rotation.cos, rotation.sin, *rotation.norms)
@@ -271,7 +294,7 @@ def attention_prefill(
     Tiles from tile_count on are not touched.
     """
     assert q.shape == y.shape and q.shape[1:] == (num_heads, head_dim), q
-    assert k_cache.shape[1:] == v_cache.shape[1:] == (num_kv_heads, head_dim // 2), k_cache
+    kind = kv_type_of(k_cache, v_cache, num_kv_heads, head_dim)
     assert tiles.shape == (max_tiles, 4) and num_heads % num_kv_heads == 0, tiles
     assert tile_size in (16, 32, 64), tile_size
     words = head_dim // kv_dims(head_dim)
@@ -282,7 +305,7 @@ def attention_prefill(
     kernel = kernels.get(
         "attention_prefill",
         {
-            "kv": kv_include(kernels.device, head_dim),
+            **kv_includes(kernels.device, head_dim, kind),
             "score": "score_capped" if cap else "score_plain",
             "sinks": "sinks_none" if sinks is None else "sinks",
         },
@@ -337,3 +360,11 @@ def kv_include(device: Device, head_dim: int) -> str:
             "256, or an even number up to 128; the cpu device takes any"
         )
     return "kv_wide" if head_dim % 8 == 0 else "kv_narrow"
+
+
+def kv_includes(device: Device, head_dim: int, kind: KVType) -> dict[str, str]:
+    """Which includes read a KV cache of that type. DeviceError for sizes that the attention kernels lack."""
+    wide = kv_include(device, head_dim)
+    if kind == "q8_0":
+        return {"kv": "kv_q8", "cached": "cached_q8"}
+    return {"kv": wide, "cached": "cached_words"}

@@ -70,6 +70,7 @@ class GpuRunner:
             options,
         )
         self.num_blocks, self.context_length = size.num_blocks, size.context_length
+        self.kv_type = size.kind
         self._pending: deque[tuple[IntArray, StepOutput, Mode]] = deque()
         self._held: tuple[Recording, NDArray[np.bool_]] | None = None  # waits for its masks
 
@@ -95,10 +96,12 @@ class GpuRunner:
         device, spec = self._device, self._model.spec
         before = device.allocated_bytes
         weights = load_weights(device, self._model, self.context_length, progress)
-        cache = kv_cache.allocate(device, spec, self.num_blocks)
+        cache = kv_cache.allocate(device, spec, self.num_blocks, self.kv_type)
         self._copies = BlockCopies(device, cache.parts, self.num_blocks)
         self.block_bytes = self._copies.block_bytes
-        self.kv_layout = kv_layout(spec, "gpu f16", self.block_bytes, self.context_length)
+        self.kv_layout = kv_layout(
+            spec, f"gpu {self.kv_type}", self.block_bytes, self.context_length
+        )
         folder = self._options.cache_dir
         table = tuned_table(
             kernels,
@@ -137,6 +140,7 @@ class GpuRunner:
             scratch_bytes=device.allocated_bytes - before - weights.nbytes - cache.nbytes,
             device_memory=self._memory,
             tier=gpu_tier(device.info.kind, self._memory),
+            kv_type=self.kv_type,
             window=spec.window,
         )
 

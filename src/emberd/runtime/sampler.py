@@ -87,7 +87,7 @@ class Sampler:
     def admit(self, admission: Admission) -> None:
         """Set the place's state; takes effect for steps submitted afterwards."""
         index, params = admission.index, admission.params
-        penalized = _has_penalties(params)
+        penalized = params.has_penalties
         window = params.penalty_window if params.penalty_window < self._ring else -1
         settings = _settings(params, window if penalized else 0, self._vocab_size)
         self._device.write(self._settings, settings, index * _SETTINGS.itemsize)
@@ -218,14 +218,6 @@ class Sampler:
         if window > 0:
             row[self._vocab_size + 1 :][: len(seen)] = seen
         return row
-
-
-def _has_penalties(params: SamplingParams) -> bool:
-    return params.penalty_window != 0 and (
-        params.repetition_penalty != 1.0
-        or params.presence_penalty != 0.0
-        or params.frequency_penalty != 0.0
-    )
 
 
 def _settings(params: SamplingParams, window: int, vocab_size: int) -> NDArray[np.uint32]:

@@ -343,6 +343,7 @@ class Transformer:
             None if spec.whole_qk_norm else layer.q_norm,
             None if spec.whole_qk_norm else layer.k_norm,
             spec.norm_eps,
+            spec.temperature,
         )
 
     def _output(

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from ..gguf.dequant import dequantize
 from ..gguf.reader import TensorInfo
-from ..gguf.rope import factors_for, layer_rope_tables
+from ..gguf.rope import Temperature, factors_for, layer_rope_tables
 from ..gguf.spec import ModelFile
 from ..reference import ops as reference
 from ..runtime import decode_attention, ops
 from ..runtime.activations import QUANT_RUN, activations
 from ..runtime.device import Tensor
-from ..runtime.kv_cache import BLOCK_SIZE
+from ..runtime.kv_cache import BLOCK_SIZE, head_words
 from ..runtime.weights import FLOAT_TYPES
 from .bench import F32, GROUP, Workbench, decoded, read_quantized
 from .check import TOLERANCE, Check, relative_error
@@ -51,7 +51,7 @@ def _check_rope(
     def device() -> list[NDArray[Any]]:
         if not made:
             q = bench.poisoned(TOKENS, heads, head_dim)
-            shape = (4 * BLOCK_SIZE, kv_heads, head_dim // 2)
+            shape = (4 * BLOCK_SIZE, kv_heads, head_words(head_dim, "f16"))
             keys, values = bench.device.empty(shape, "u32"), bench.device.empty(shape, "u32")
             step = ops.rope_kv_write(
                 bench.kernels,
@@ -98,6 +98,7 @@ class _Rotation:
     q_norm: F32 | None
     k_norm: F32 | None
     eps: float
+    temperature: Temperature | None
 
     @classmethod
     def of_layer(cls, model: ModelFile, index: int) -> _Rotation:
@@ -108,7 +109,7 @@ class _Rotation:
         norms: tuple[F32 | None, F32 | None] = (None, None)
         if not spec.whole_qk_norm:
             norms = (_vector(model, layer.q_norm), _vector(model, layer.k_norm))
-        return cls(cos, sin, spec.rope_pairing, *norms, spec.norm_eps)
+        return cls(cos, sin, spec.rope_pairing, *norms, spec.norm_eps, spec.temperature)
 
     def upload(self, bench: Workbench, model: ModelFile) -> ops.Rotation:
         return ops.Rotation(
@@ -119,10 +120,14 @@ class _Rotation:
             None if self.q_norm is None else bench.put(self.q_norm),
             None if self.k_norm is None else bench.put(self.k_norm),
             self.eps,
+            self.temperature,
         )
 
     def queries(self, x: F32, positions: NDArray[np.int32]) -> F32:
-        return self._rotated(x, self.q_norm, positions)
+        q = self._rotated(x, self.q_norm, positions)
+        if self.temperature is None:
+            return q
+        return q * self.temperature.factors(positions)[:, None, None]
 
     def keys(self, x: F32, positions: NDArray[np.int32]) -> F32:
         return self._rotated(x, self.k_norm, positions)

@@ -356,6 +356,8 @@ def _merge(updates: list[SequenceUpdate]) -> SequenceUpdate:
         last.embedding,
         tuple(told for update in updates for told in update.logprobs),
         tuple(told for update in updates for told in update.prompt_logprobs),
+        sum(update.num_drafted for update in updates),
+        sum(update.num_accepted for update in updates),
     )
 
 

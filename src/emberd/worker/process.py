@@ -109,7 +109,10 @@ def make_engine(runner: AnyRunner, options: WorkerOptions) -> AnyEngine:
     if isinstance(runner, EncoderRunner):
         return EncoderEngine(runner)
     tiers = tiers_for(runner, options, model_digest)
-    return Engine(runner, tiers, prompt_share=options.prompt_share)
+    speculate = options.speculate == "ngram" or (
+        options.speculate == "auto" and runner.info().device_kind == "cpu"
+    )
+    return Engine(runner, tiers, prompt_share=options.prompt_share, speculate=speculate)
 
 
 class Inbox:

@@ -1,6 +1,7 @@
 """The scripted model for pages: writes a paragraph, or without end where a long text is asked for.
 
-A page is watched while an answer grows, so how much comes must be known, and it must come on a busy machine.
+A page is watched while an answer grows, so how much comes must be known, and it must come on a busy machine; nor
+may it be there before a person could have clicked: a wide feed-forward layer takes its time at each token.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ _TEMPLATE = (
 )
 
 
-def write(path: Path) -> Path:
+def write(path: Path, ffn: int = 16_384) -> Path:
     scripts: dict[str, list[str | bytes | int]] = {
         "M": [*(f" word{n}" for n in range(160)), " end."],
         "T": ["Some words", " of a model"],
         "L": [*(f" long{n}" for n in range(40)), " and on,"],
     }
     metadata = {"tokenizer.chat_template": _TEMPLATE}
-    return script_model(path, scripts, endless="L", context_length=32768, metadata=metadata)
+    return script_model(
+        path, scripts, endless="L", context_length=32768, ffn=ffn, metadata=metadata
+    )

@@ -100,6 +100,7 @@ class InfillRequest(ModelField, ConstraintFields, ReuseFields, PriorityField):
     seed: Annotated[Whole, Field(ge=-(1 << 63), lt=1 << 64)] | None = None  # -1: any
     stop: Text | Annotated[list[Text], Field(max_length=_MAX_STOPS), FIRST_FAULT] | None = None
     ignore_eos: Flag | None = None
+    max_drafted: Annotated[Whole, Field(ge=0)] | None = Field(None, alias="speculative.n_max")
     logit_bias: dict[str, Any] | None = None
     keep_alive: Number | Text | None = None
 
@@ -119,6 +120,7 @@ class InfillRequest(ModelField, ConstraintFields, ReuseFields, PriorityField):
             max_tokens=None if unlimited else self.n_predict,
             ignore_eos=self.ignore_eos,
             logit_bias=read_bias(self.logit_bias),
+            max_drafted=self.max_drafted,
         )
 
     def stops(self) -> tuple[str, ...]:

@@ -77,6 +77,7 @@ def running_item(model: LoadedModel) -> Json:
                 "kv": model.info.kv_bytes,
                 "scratch": model.info.scratch_bytes,
             },
+            "kv_type": model.info.kv_type,
             "blocks": model.info.num_blocks,
             "blocks_free": model.worker.stats.num_free_blocks,
             "tiers": _tiers(model),

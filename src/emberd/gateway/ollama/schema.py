@@ -28,6 +28,7 @@ class Options(Schema):
     repeat_penalty: Annotated[Number, Field(gt=0, le=10)] | None = None
     presence_penalty: Annotated[Number, Field(ge=-10, le=10)] | None = None
     frequency_penalty: Annotated[Number, Field(ge=-10, le=10)] | None = None
+    draft_num_predict: Annotated[Whole, Field(ge=0)] | None = None
     stop: Text | Annotated[list[Text], Field(max_length=MAX_STOPS), FIRST_FAULT] | None = None
 
     def sampling(self, num_logprobs: int | None = None) -> Sampling:
@@ -50,6 +51,7 @@ class Options(Schema):
             seed=self.seed,
             max_tokens=None if unlimited else self.num_predict,
             num_logprobs=num_logprobs,
+            max_drafted=self.draft_num_predict,
         )
 
     def stops(self) -> tuple[str, ...]:

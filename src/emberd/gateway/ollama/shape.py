@@ -105,6 +105,9 @@ class Answer:
             "eval_duration": generation.decode_ns,
             "emberd": {"cached_tokens": counts.num_cached_tokens},
         }
+        if counts.num_drafted_tokens:
+            line["emberd"]["drafted_tokens"] = counts.num_drafted_tokens
+            line["emberd"]["accepted_tokens"] = counts.num_accepted_tokens
         if self.cut.num_messages:
             line["emberd"] |= self.cut.facts
         if self.with_context:

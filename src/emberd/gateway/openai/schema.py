@@ -49,6 +49,7 @@ class SamplingFields(ReuseFields, TierFields):
     logit_bias: dict[str, Any] | None = None
     options: Options | None = None  # Ollama's; a field of the same meaning beside it wins
     num_ctx: Annotated[Whole, Field(ge=1)] | None = None
+    max_drafted: Annotated[Whole, Field(ge=0)] | None = Field(None, alias="speculative.n_max")
 
     def sampling(self, max_tokens: int | None, num_logprobs: int | None = None) -> Sampling:
         """Raises BadRequestError."""
@@ -67,6 +68,7 @@ class SamplingFields(ReuseFields, TierFields):
             ignore_eos=self.ignore_eos,
             logit_bias=read_bias(self.logit_bias),
             num_logprobs=num_logprobs,
+            max_drafted=self.max_drafted,
         )
         return filled(chosen, self.options.sampling()) if self.options else chosen
 

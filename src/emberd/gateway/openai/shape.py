@@ -197,7 +197,11 @@ def usage(generation: Generation) -> Json:
         "completion_tokens": counts.num_completion_tokens,
         "total_tokens": counts.num_prompt_tokens + counts.num_completion_tokens,
         "prompt_tokens_details": {"cached_tokens": counts.num_cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": counts.num_reasoning_tokens},
+        "completion_tokens_details": {
+            "reasoning_tokens": counts.num_reasoning_tokens,
+            "accepted_prediction_tokens": counts.num_accepted_tokens,
+            "rejected_prediction_tokens": counts.num_drafted_tokens - counts.num_accepted_tokens,
+        },
     }
 
 
@@ -206,6 +210,10 @@ def timings(generation: Generation) -> Json:
     counts = generation.usage
     prompt_ms, predicted_ms = generation.prompt_ns / 1e6, generation.decode_ns / 1e6
     num_new = counts.num_prompt_tokens - counts.num_cached_tokens
+    told = {
+        "draft_n": counts.num_drafted_tokens,
+        "draft_n_accepted": counts.num_accepted_tokens,
+    }
     return {
         "prompt_n": num_new,
         "cache_n": counts.num_cached_tokens,
@@ -214,6 +222,7 @@ def timings(generation: Generation) -> Json:
         "predicted_n": counts.num_completion_tokens,
         "predicted_ms": predicted_ms,
         "predicted_per_second": counts.num_completion_tokens / predicted_ms * 1e3,
+        **(told if counts.num_drafted_tokens else {}),
     }
 
 

@@ -1,0 +1,31 @@
+"""What an engine tells of a sequence's new tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from emberd.protocol import SequenceUpdate, StepOutput
+
+from .sequence import Row
+
+
+def token_update(
+    row: Row, token_ids: tuple[int, ...], num_right: int, place: int, output: StepOutput
+) -> SequenceUpdate:
+    """Of the tokens that a sequence took from its row at `place` of a step: with what was asked for beside them."""
+    sequence = row.sequence
+    update = SequenceUpdate(
+        sequence.request_id,
+        token_ids,
+        sequence.finish_reason,
+        num_cached_tokens=sequence.num_cached_tokens or 0,
+        num_drafted=len(row.drafted),
+        num_accepted=min(num_right, len(token_ids)),
+    )
+    if (num_top := sequence.params.num_logprobs) is not None:
+        assert output.logprobs is not None
+        (token_id,) = token_ids  # nothing is guessed of such a sequence
+        update = replace(update, logprobs=(output.logprobs.told(place, token_id, num_top),))
+    if sequence.scores is not None:
+        update = replace(update, prompt_logprobs=sequence.scores.take())
+    return update

@@ -1,0 +1,184 @@
+"""Speculation: the look-up, when it pays, and that no token is another for it, in any company."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from emberd.engine import Engine
+from emberd.engine.speculation import (
+    FIRST_REST,
+    LONGEST_REST,
+    MAX_DRAFTED,
+    MIN_MATCH,
+    Speculation,
+    can_be_guessed,
+    look_up,
+)
+from emberd.protocol import GenerateRequest, SamplingParams
+from fakes import ScriptedRunner, hashed, lone_run
+
+
+def found(tokens: Sequence[int], count: int = 4) -> list[int]:
+    return look_up(np.array(tokens, np.int32), count)
+
+
+def test_what_followed_the_longest_match_is_guessed() -> None:
+    assert found([7, 1, 2, 3, 50, 51, 52, 53, 8, 1, 2, 3]) == [50, 51, 52, 53]
+    assert found([7, 1, 2, 3, 50, 9, 0, 1, 2, 3, 60, 61, 62, 63, 7, 1, 2, 3]) == [50, 9, 0, 1]
+    assert found([1, 2, 3, 50, 9, 1, 2, 3, 60, 1, 2, 3]) == [60, 1, 2, 3], "the last of equal ones"
+
+
+def test_short_matches_and_short_texts_lead_nowhere() -> None:
+    assert MIN_MATCH == 3
+    assert found([2, 3, 50, 51, 52, 2, 3]) == []
+    assert found([1]) == found([1, 1]) == found([1, 2, 3]) == []
+
+
+def test_what_repeats_itself_is_guessed_to_go_on() -> None:
+    assert found([5, 5, 5, 5], 6) == [5] * 6
+    assert found([1, 2, 1, 2, 1], 5) == [2, 1, 2, 1, 2]
+
+
+def test_what_has_a_state_that_guesses_would_spoil_is_not_guessed() -> None:
+    assert can_be_guessed(SamplingParams())
+    for params in (
+        SamplingParams(repetition_penalty=1.1),
+        SamplingParams(presence_penalty=0.1),
+        SamplingParams(num_logprobs=0),
+        SamplingParams(grammar="start: /a/"),
+        SamplingParams(max_drafted=0),
+    ):
+        assert not can_be_guessed(params)
+    assert can_be_guessed(SamplingParams(repetition_penalty=1.1, penalty_window=0))
+
+
+class Reader:
+    """A Speculation that is shown tokens, with a clock in which each step costs what it is told."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self.speculation, self.now = Speculation(most), 0.0
+        self.known: list[int] = [1, 2, 3, 4] * 8
+
+    def step(self, coming: Sequence[int], cost: float = 1.0) -> tuple[int, int]:
+        """One step of a sequence that goes on as `coming`: how many were guessed, and how many right."""
+        drafted = self.speculation.propose(self.known, 100)
+        right = 0
+        while right < len(drafted) and drafted[right] == coming[right]:
+            right += 1
+        self.now += cost if drafted else 1.0
+        self.speculation.took(self.now, right + 1, len(drafted))
+        self.known += coming[: right + 1]
+        return len(drafted), right
+
+
+def test_right_guesses_get_longer_and_wrong_ones_shorter() -> None:
+    reader = Reader()
+    lengths = [reader.step(list(itertools.islice(itertools.cycle([1, 2, 3, 4]), 40)))[0]]
+    for _ in range(20):
+        phase = len(reader.known) % 4
+        lengths.append(reader.step(([1, 2, 3, 4] * 12)[phase:])[0])
+    assert lengths[0] == 0 and sorted(lengths) == lengths and lengths[-1] == MAX_DRAFTED
+    phase = len(reader.known) % 4
+    coming = ([1, 2, 3, 4] * 12)[phase:]
+    assert reader.step([*coming[:2], 99, *coming])[1] == 2
+    reader.known += coming[3:12]  # so that it matches again
+    assert reader.step([0] * 40)[0] == 6
+
+
+def test_guesses_that_do_not_pay_become_rare() -> None:
+    """The last tokens are always found, and what is guessed behind them is always wrong."""
+    reader, steps = Reader(), []
+    for count in range(2000):
+        reader.known = reader.known[:32]
+        reader.speculation._tokens = reader.speculation._tokens[:0]
+        steps.append(reader.step([1000 + count], cost=2.0)[0] > 0)
+    times = np.flatnonzero(steps)
+    assert np.diff(times).max() <= LONGEST_REST + 1 and np.diff(times).min() > FIRST_REST
+    assert reader.now < 2000 * 1.05, "guessing costs at most a twentieth"
+
+
+def test_at_most_what_the_request_allows() -> None:
+    reader = Reader(most=2)
+    for _ in range(30):
+        assert reader.step(([1, 2, 3, 4] * 12)[len(reader.known) % 4 :])[0] <= 2
+
+
+def wordy(history: Sequence[int], params: SamplingParams) -> int:
+    """A next token that mostly follows from the last two, so that texts repeat themselves; now and then any."""
+    if hashed(history, params) % 12 == 0:
+        return hashed(history, params) % 40
+    return zlib.crc32(np.array(history[-2:], np.int64).tobytes()) % 5
+
+
+def request_of(rng: np.random.Generator, name: str, longest: int, texts: list[tuple[int, ...]]):
+    prompt = tuple(rng.integers(0, 5, size=int(rng.integers(1, longest))).tolist())
+    if texts and rng.integers(2):
+        earlier = texts[int(rng.integers(len(texts)))]
+        prompt = (earlier[: int(rng.integers(len(earlier) + 1))] + prompt)[: len(prompt)]
+    params = SamplingParams(
+        max_tokens=int(rng.integers(1, 90)),
+        seed=int(rng.integers(3)),
+        stop_token_ids=tuple(rng.integers(4, 40, size=int(rng.integers(0, 6))).tolist()),
+        presence_penalty=float(rng.integers(5) == 0),
+        max_drafted=(None, None, 0, 2)[int(rng.integers(4))],
+    )
+    salt = ("", "", "salt", None)[int(rng.integers(4))]
+    return GenerateRequest(name, prompt, params, cache_salt=salt)
+
+
+@pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
+def test_no_token_is_another_for_it(rng: np.random.Generator, steps_in_flight: int) -> None:
+    """Arrivals, cancels, preemption, stop tokens, shared prefixes; guesses that pay, by a random clock, or do not."""
+    num_right = num_told = num_preempted = 0
+    for _ in range(8):
+        runner = ScriptedRunner(
+            next_token=wordy,
+            num_blocks=int(rng.integers(10, 60)),
+            block_size=int(rng.choice([1, 4, 16])),
+            max_sequences=int(rng.integers(1, 17)),
+            max_batch_tokens=int(rng.integers(1, 40)),
+            context_length=int(rng.integers(60, 200)),
+            steps_in_flight=steps_in_flight,
+            window=int(rng.choice([0, 0, 30])),
+        )
+        gaps = itertools.accumulate(rng.exponential(size=100_000).tolist())
+        engine = Engine(runner, speculate=True, clock=lambda gaps=gaps: next(gaps))
+        expected, got, texts, ended, to_cancel = {}, {}, [], {}, {}
+        num_steps = 0
+        while len(expected) < 12 or engine.has_work:
+            if len(expected) < 12 and rng.random() < 0.3:
+                name = f"r{len(expected)}"
+                request = request_of(rng, name, engine.context_length // 2, texts)
+                expected[name] = lone_run(request, wordy, engine.context_length)
+                texts.append(request.token_ids + expected[name][0])
+                got[name] = []
+                engine.add(request)
+                if rng.random() < 0.2:
+                    to_cancel[num_steps + int(rng.integers(40))] = name
+            if num_steps in to_cancel:
+                engine.cancel(to_cancel[num_steps])
+            for update in engine.step().updates:
+                got[update.request_id] += update.token_ids
+                num_told += update.num_accepted
+                assert update.num_accepted <= min(update.num_drafted, len(update.token_ids))
+                if update.finish_reason:
+                    ended[update.request_id] = update.finish_reason
+            engine.check_integrity()
+            num_steps += 1
+            assert num_steps < 20_000, "a sequence does not get on"
+        for name, (token_ids, reason) in expected.items():
+            if ended[name] == "cancelled":
+                assert tuple(got[name]) == token_ids[: len(got[name])]
+            else:
+                assert (tuple(got[name]), ended[name]) == (token_ids, reason)
+        assert engine.step().num_free_blocks == runner.num_blocks
+        num_right += runner.num_right
+        admitted = sum(len(batch.admissions) for batch in runner.batches)
+        num_preempted += admitted > 12
+    assert num_right >= num_told > 100, "guesses were meant to be right"
+    assert num_preempted, "some were meant to be preempted"
