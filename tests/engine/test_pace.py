@@ -84,9 +84,9 @@ def test_where_no_step_with_prompts_is_short_they_are_not_the_smallest() -> None
     steps = run(
         Pace(0.5, 512, 2), lambda rows, tokens: 0.01 + (tokens > 0) * 0.03 + tokens * 3e-4, 1, 200
     )
-    assert steps[-2].num_prompt_tokens == 63
+    assert steps[-2].num_prompt_tokens == 127
     times = sorted(step.seconds for step in steps[50:])
-    assert times[int(len(times) * 0.95)] <= 1.5 * 0.0403
+    assert times[int(len(times) * 0.95)] <= 2 * 0.0403
     cheap = run(Pace(0.5, 512, 2), lambda rows, tokens: 0.01 + tokens * 3e-4, 1, 200)
     assert max(step.seconds for step in cheap[50:]) <= 2 * 0.01
 

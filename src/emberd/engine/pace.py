@@ -18,7 +18,7 @@ _FALL, _RISE = 0.5, 0.2
 _RETRY = 128
 """Steps after which it is forgotten how long a size took that was too long, so that it is tried again."""
 
-_BEYOND = 1.5
+_BEYOND = 2.0
 """Where even the smallest step with prompts is too long, larger ones may be so much longer: what makes it long is
 mostly not the tokens, and to run few of them would not help."""
 

@@ -127,11 +127,12 @@ class Scheduler:
         if missing > sum(map(len, tables)) or missing > self.blocks.num_gained(tables, prefix):
             return
         while len(self.running) > num_others and not (self._free_indices and self._fits(first)):
-            self._preempt()
+            self.preempt(self.running[-1])
 
-    def _preempt(self) -> Sequence:
-        """Put the last by rank back to those that wait."""
-        victim = self.running.pop()
+    def preempt(self, victim: Sequence) -> Sequence:
+        """Put a running sequence back to those that wait; its blocks are free at once, as in `remove`."""
+        self.running.remove(victim)
+        self._publish(victim)
         self._release(victim)
         victim.num_preemptions += 1
         victim.standing.starve(self._now)
@@ -154,7 +155,7 @@ class Scheduler:
         while self.blocks.num_missing(sequence.block_table, sequence.num_tokens) > (
             self.blocks.num_free
         ):
-            if self._preempt() is sequence:
+            if self.preempt(self.running[-1]) is sequence:
                 return False
         return True
 
