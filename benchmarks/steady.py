@@ -17,13 +17,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import common
 import psutil
 
+import common
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from daemon import Daemon, running_daemon, wait_until  # noqa: E402
-from tiny_encoder import encoder_model  # noqa: E402
-from tiny_gguf import random_model  # noqa: E402
+from daemon import Daemon, running_daemon, wait_until
+from tiny_encoder import encoder_model
+from tiny_gguf import random_model
 
 MAX_GROWTH = 0.03
 WARM_UP = 2  # rounds before the first that counts: models load, caches fill

@@ -92,6 +92,26 @@ def test_engine_measures_a_tiny_model_on_the_cpu(tmp_path: Path) -> None:
     assert record == json.loads((tmp_path / "out.json").read_text())
 
 
+@pytest.mark.slow
+def test_reuse_counts_what_is_cached(tmp_path: Path) -> None:
+    model = random_model(tmp_path / "tiny.gguf", quant="Q8_0", layers=1)
+    sizes = ("--shared", 70, "--prompt", 1024, "--turns", 3, "--first-turn", 40, "--most-news", 9)
+    record = run(
+        *("reuse.py", model, "--device", "cpu", "--repeats", 1, "--vocabulary", 200),
+        *(*sizes, "--folder", tmp_path, "--out", tmp_path / "out.json"),
+    )
+    results = record["results"]
+    shared = results["shared"]
+    assert shared["blocks_expected"] == 4 + 16 * (11 - 4)
+    # The chat that computes the beginning is ahead of the others, and ends before they are at their longest.
+    assert 0.8 * shared["blocks_expected"] < shared["blocks"] <= shared["blocks_expected"]
+    assert [one["cached_tokens"] for one in results["again"]] == [1008, 1008]
+    assert 0 < results["agent"]["cached_share"] < results["agent"]["cached_share_later"] < 1
+    plain, parked = results["pressure"]
+    assert plain["promoted_blocks"] == 0 and plain["run_tokens"] > plain["needed_tokens"]
+    assert parked["run_tokens"] <= plain["run_tokens"]
+
+
 @pytest.mark.device
 def test_kernels_are_checked_and_timed(tmp_path: Path, device: object) -> None:
     only = ("--ops", "matmul,rms_norm,attention_decode", "--roles", "o", "--tokens", 3)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Optional
 from urllib.parse import urlsplit
 
 import platformdirs
@@ -22,6 +22,7 @@ from .keys import ApiKey, parse_keys, read_keys
 from .values import keep_alive_seconds as keep_alive_seconds
 
 KVType = Literal["f16", "q8_0", "auto"]
+Scaling = tuple[Literal["linear", "yarn"], Optional[float]]  # noqa: UP045 - read at run time
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -95,6 +96,12 @@ class Config:
         values.whole(1, 1 << 30),
         None,
         shown="what the model was trained for and memory allows",
+    )
+    rope_scaling: Scaling | None = _setting(  # noqa: RUF009 - a dataclasses.field
+        "Serve a --ctx above the trained context with this rope scaling: linear or yarn, or with a factor as yarn:4.",
+        values.rope_scaling,
+        None,
+        shown="none: the trained context is the longest",
     )
     kv_memory: int | None = _setting(
         "Memory for the KV cache of a model, as 2GiB.",

@@ -53,6 +53,7 @@ class MemoryEstimate:
         str, int
     ]  # that bindings hold, by KV type; empty: there is no such limit
     trained_context: int
+    max_context: int  # longer than the trained one with a rope scaling of the settings
     default_context: int  # wanted where no context is asked for
     block_size: int  # 0: an encoder
     kv_type: str  # what a load would serve ...

@@ -95,6 +95,9 @@ class WorkerOptions:
     model_path: str
     device: str = "auto"  # auto | gpu | cpu | part of an adapter's name
     context_length: int | None = None  # tokens a sequence may hold; None: what fits
+    rope_scaling: tuple[Literal["linear", "yarn"], float | None] | None = (
+        None  # for contexts above the trained one, and by how much; factor None: as the context needs
+    )
     kv_memory: int | None = None  # bytes for the KV cache; None: a share of what is free
     kv_type: Literal["f16", "q8_0", "auto"] = "f16"  # of the KV cache; auto: f16 where it fits
     kv_limit: int | None = (

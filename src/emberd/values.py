@@ -141,6 +141,18 @@ def path(text: str) -> Path:
     return Path(word(text)).expanduser()
 
 
+def rope_scaling(text: str) -> tuple[str, float | None]:
+    """linear or yarn, with a factor above 1 behind a colon or without one."""
+    kind, colon, factor = text.strip().lower().partition(":")
+    if kind not in ("linear", "yarn"):
+        raise ValueError(f"'{text}' is not linear or yarn, as yarn or yarn:4")
+    if not colon:
+        return kind, None
+    if not re.fullmatch(r"\d{1,4}(\.\d{1,6})?", factor) or float(factor) <= 1:
+        raise ValueError(f"'{text}': the factor is not a number above 1")
+    return kind, float(factor)
+
+
 def one_of(*allowed: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text.strip().lower() not in allowed:

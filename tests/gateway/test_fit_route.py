@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,5 +54,26 @@ def test_wrong_questions_are_refused_by_name(
         async with site.client() as http:
             answer = await http.get(f"/api/fit{query}")
         assert answer.status_code == status and word in answer.json()["error"]
+
+    run(work())
+
+
+def test_show_warns_of_a_context_beyond_the_trained_one(tmp_path: Path) -> None:
+    write_model(tmp_path / "models" / "tiny.gguf")
+    folders = {"models_dir": tmp_path / "models", "cache_dir": tmp_path / "cache"}
+
+    async def shown(**settings: Any) -> dict[str, Any]:
+        async with Site(
+            Config(device="cpu", ctx=2 * CONTEXT, **settings, **folders)
+        ).client() as http:
+            answer = await http.post("/api/show", json={"model": "tiny"})
+        return dict(answer.json())
+
+    async def work() -> None:
+        told = await shown(rope_scaling=("yarn", None))
+        assert "yarn by 2" in told["emberd"]["context"]
+        assert f"{2 * CONTEXT}" in told["parameters"]
+        plain = await shown()
+        assert "context" not in plain["emberd"] and f"{2 * CONTEXT}" not in plain["parameters"]
 
     run(work())

@@ -40,6 +40,7 @@ def made(**changes: Any) -> MemoryEstimate:
         "kv_token_bytes": {"f16": 80},
         "kv_binding_tokens": {"f16": 1 << 20},
         "trained_context": 16384,
+        "max_context": 16384,
         "default_context": 4096,
         "block_size": 32,
         "kv_type": "f16",

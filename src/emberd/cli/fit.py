@@ -23,6 +23,7 @@ _MEANING = {
 @with_settings(
     "device",
     "ctx",
+    "rope_scaling",
     "kv_memory",
     "kv_type",
     "memory",

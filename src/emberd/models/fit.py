@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from ..config import Config
 from ..estimate import MemoryEstimate, MemoryQuestion
+from ..gguf.extend import scaling_words
 from ..protocol import WorkerInfo, WorkerOptions
 from .memory import gib
 
@@ -66,6 +67,7 @@ class Fit:
             },
             "context": {
                 "trained": made.trained_context,
+                "longest": made.max_context,
                 "default": made.default_context,
                 "wanted": self.wanted,
                 "served": served,
@@ -87,6 +89,7 @@ def worker_options(config: Config, path: Path, kv_limit: int | None = None) -> W
         model_path=str(path),
         device=config.device,
         context_length=config.ctx,
+        rope_scaling=config.rope_scaling,
         kv_memory=config.kv_memory,
         kv_limit=kv_limit,
         kv_type=config.kv_type,
@@ -111,6 +114,9 @@ def judge(made: MemoryEstimate, config: Config, measured: WorkerInfo | None = No
     wanted = config.ctx or made.default_context
     largest = {kind: _largest(made, kind, config.kv_memory) for kind in made.kv_token_bytes}
     verdict, reason = _verdict(made, wanted, largest)
+    if config.rope_scaling and wanted > made.trained_context:
+        served = min(wanted, made.max_context)
+        reason += f"; {scaling_words(made.trained_context, served, config.rope_scaling)}"
     return Fit(made, wanted, verdict, reason, largest, measured)
 
 
@@ -143,7 +149,7 @@ def _encoder_verdict(made: MemoryEstimate, fixed: int) -> tuple[Verdict, str]:
 
 def _largest(made: MemoryEstimate, kind: str, kv_memory: int | None) -> int:
     """Tokens of the largest context whose KV cache of that type fits, in whole blocks or as trained."""
-    limits = [made.kv_binding_tokens.get(kind, made.trained_context)]
+    limits = [made.kv_binding_tokens.get(kind, made.max_context)]
     token = made.kv_token_bytes[kind]
     if made.memory is not None:
         grown = token + made.scratch_token_bytes + made.optional_token_bytes
@@ -151,8 +157,8 @@ def _largest(made: MemoryEstimate, kind: str, kv_memory: int | None) -> int:
     if kv_memory is not None:
         limits.append(kv_memory // token)
     tokens = min(limits)
-    if tokens >= made.trained_context:
-        return made.trained_context
+    if tokens >= made.max_context:
+        return made.max_context
     return max(0, tokens - tokens % made.block_size)
 
 

@@ -19,10 +19,12 @@ from pathlib import Path
 
 from ..config import Config
 from ..errors import BadRequestError, EmberdError, ModelNotFoundError, OverloadedError
+from ..gguf.extend import scaling_words
 from ..worker.client import WorkerClient
 from .facts import Capability
 from .fit import Estimate, Fit, judge, question_of, worker_options
 from .loaded import LoadedModel, ModelText, Worker
+from .memory import longest_context
 from .names import alias_target
 from .room import Room
 from .sharing import SharedWorkers, StartWorker
@@ -186,8 +188,14 @@ class ModelManager:
         """Tokens that one sequence may hold: as it is served, or would be at most."""
         if (model := self._alive(stored.key)) is not None:
             return model.context_length
-        trained, ctx = stored.facts.context_length, self._config.ctx
-        return trained if ctx is None else min(trained, ctx)
+        longest, ctx = longest_context(stored.facts, self._config), self._config.ctx
+        return longest if ctx is None else min(longest, ctx)
+
+    def context_note(self, stored: StoredModel) -> str:
+        """What users are told where the settings serve more than the model was trained for; often empty."""
+        scaling, trained = self._config.rope_scaling, stored.facts.context_length
+        served = self.context_length(stored)
+        return scaling_words(trained, served, scaling) if scaling and served > trained else ""
 
     async def fit(self, name: str | None, ctx: int | None = None) -> tuple[StoredModel, Fit]:
         """Whether the model called `name` fits this device alone, with `ctx` tokens of context in place of the

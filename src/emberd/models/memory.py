@@ -51,7 +51,7 @@ def need_of(facts: ModelFacts, config: Config, tier: Tier) -> Need:
     weights = 4 * facts.num_parameters if is_cpu else facts.weight_bytes
     tokens, rows = config.max_batch_tokens, config.max_sequences
     logits = 0 if facts.is_encoder else (1 + _OPTIONAL) * rows * facts.vocab_size
-    context = min(config.ctx or defaults.context, facts.context_length)
+    context = min(config.ctx or defaults.context, longest_context(facts, config))
     places = context * facts.position_values
     scratch = 0 if is_cpu else 4 * (tokens * facts.step_values + places + logits)
     plain, packed = _token_bytes(facts, is_cpu)
@@ -66,6 +66,15 @@ def need_of(facts: ModelFacts, config: Config, tier: Tier) -> Need:
     least = context * least_token if config.ctx else min(wanted, LEAST_CONTEXT * least_token)
     most = max(wanted, min(rows * whole, defaults.kv_memory))
     return Need(weights + scratch, least, wanted, most)
+
+
+def longest_context(facts: ModelFacts, config: Config) -> int:
+    """Tokens that a sequence may hold at most: as trained, or as the settings lengthen it."""
+    trained = facts.context_length
+    if config.rope_scaling is None or config.ctx is None or config.ctx <= trained:
+        return trained
+    factor = config.rope_scaling[1]
+    return config.ctx if factor is None else int(trained * factor)
 
 
 def _token_bytes(facts: ModelFacts, is_cpu: bool) -> tuple[int, int]:

@@ -13,6 +13,7 @@ import psutil
 from emberd.errors import ModelLoadError
 from emberd.estimate import LargestMatrix, MemoryEstimate, MemoryQuestion
 from emberd.gguf.encoder import EncoderFile, is_encoder, open_encoder
+from emberd.gguf.extend import extended
 from emberd.gguf.model import ModelFile, ModelSpec
 from emberd.gguf.reader import GGUFFile
 from emberd.gguf.spec import open_model
@@ -46,14 +47,17 @@ def estimate(question: MemoryQuestion) -> MemoryEstimate:
 
 
 def _decoder(model: ModelFile, question: MemoryQuestion) -> MemoryEstimate:
-    spec, options = model.spec, question.options
+    options, trained = question.options, model.spec.context_length
+    model = extended(model, options.context_length, options.rope_scaling)
+    spec = model.spec
     made = replace(
         _made(model, question, weight_bytes(model)),
         scratch_bytes=_step_bytes(spec, options),
         scratch_token_bytes=_token_bytes(spec),
         optional_bytes=4 * options.max_sequences * spec.vocab_size,  # counts for penalties
         kv_token_bytes={kind: token_bytes(spec, kind) for kind in kv_types(spec)},
-        trained_context=spec.context_length,
+        trained_context=trained,
+        max_context=spec.context_length,
         default_context=min(spec.context_length, DEFAULT_CONTEXT),
         block_size=BLOCK_SIZE,
     )
@@ -81,6 +85,7 @@ def _encoder(model: EncoderFile, question: MemoryQuestion) -> MemoryEstimate:
         _made(model, question, encoder_weight_bytes(model)),
         scratch_bytes=4 * tokens * (7 * spec.hidden_size + 2 * spec.ffn_size),
         trained_context=spec.context_length,
+        max_context=spec.context_length,
         default_context=context,
         context_length=context,
     )
@@ -106,6 +111,7 @@ def _made(model: ModelFile | EncoderFile, question: MemoryQuestion, weights: int
         kv_token_bytes={},
         kv_binding_tokens={},
         trained_context=0,
+        max_context=0,
         default_context=0,
         block_size=0,
         kv_type="",

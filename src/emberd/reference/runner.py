@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 
 from emberd.errors import ModelLoadError
+from emberd.gguf.extend import extended
 from emberd.gguf.rope import kv_layout
 from emberd.gguf.spec import open_model
 from emberd.protocol import (
@@ -92,6 +93,7 @@ class CpuRunner:
         start = time.perf_counter()
         model = open_model(options.model_path)
         try:
+            model = extended(model, options.context_length, options.rope_scaling)
             weights = load_weights(model, progress)
             runner = cls(weights, options)
         except MemoryError as error:

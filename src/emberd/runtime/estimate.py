@@ -7,6 +7,7 @@ from dataclasses import replace
 from ..errors import ModelLoadError
 from ..estimate import MemoryEstimate, MemoryQuestion
 from ..gguf.encoder import EncoderFile, is_encoder, open_encoder
+from ..gguf.extend import extended
 from ..gguf.model import ModelFile
 from ..gguf.reader import GGUFFile
 from ..gguf.spec import open_model
@@ -40,12 +41,15 @@ def estimate(adapter: AdapterInfo, question: MemoryQuestion) -> MemoryEstimate:
 
 
 def _decoder(adapter: AdapterInfo, model: ModelFile, question: MemoryQuestion) -> MemoryEstimate:
-    spec, options, device = model.spec, question.options, CountingDevice(adapter)
+    options, device = question.options, CountingDevice(adapter)
+    trained = model.spec.context_length
+    model = extended(model, options.context_length, options.rope_scaling)
+    spec = model.spec
     options = replace(options, max_sequences=max_sequences(device, spec, options))
     footprint = decoder_footprint(adapter, model, options)
     memory, allowed = _memory(adapter, question)
     default = default_context(adapter, memory, spec, options)
-    wanted = options.context_length or default
+    wanted = min(options.context_length or default, spec.context_length)
     if options.kv_limit is None and question.memory is not None:
         options = replace(options, kv_limit=question.memory - footprint.fixed(wanted))
     refusal = ""
@@ -63,7 +67,8 @@ def _decoder(adapter: AdapterInfo, model: ModelFile, question: MemoryQuestion) -
         made,
         kv_token_bytes={kind: size // BLOCK_SIZE for kind, size in block_bytes.items()},
         kv_binding_tokens={kind: count * BLOCK_SIZE for kind, count in most.items()},
-        trained_context=spec.context_length,
+        trained_context=trained,
+        max_context=spec.context_length,
         default_context=default,
         block_size=BLOCK_SIZE,
         kv_type=size.kind,
@@ -81,6 +86,7 @@ def _encoder(adapter: AdapterInfo, model: EncoderFile, question: MemoryQuestion)
     return replace(
         made,
         trained_context=model.spec.context_length,
+        max_context=model.spec.context_length,
         default_context=context,
         context_length=context,
     )
@@ -118,6 +124,7 @@ def _made(
         kv_token_bytes={},
         kv_binding_tokens={},
         trained_context=0,
+        max_context=0,
         default_context=0,
         block_size=0,
         kv_type="",

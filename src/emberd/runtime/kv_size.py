@@ -68,7 +68,10 @@ def size_kv(
     asked for does not fit, or none does.
     """
     kind = first_kind(spec, options)
-    wanted = options.context_length or default_context(adapter, memory, spec, options)
+    asked = options.context_length or default_context(adapter, memory, spec, options)
+    wanted = min(asked, spec.context_length)
+    if wanted < asked:
+        logger.warning("context lowered from %d to the model's trained %d tokens", asked, wanted)
     fixed = footprint.fixed(wanted)
     limit = options.kv_limit
     if limit is None and memory is not None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..gguf.extend import extended
 from ..gguf.rope import kv_layout
 from ..gguf.spec import ModelFile, open_model
 from ..hardware import gpu_tier
@@ -85,7 +86,9 @@ class GpuRunner:
 
         Raises ModelFileError for the file, DeviceError for the device.
         """
-        model = open_model(options.model_path)
+        model = extended(
+            open_model(options.model_path), options.context_length, options.rope_scaling
+        )
         if kernels is None:
             kernels = Kernels(open_device("gpu" if options.device == "auto" else options.device))
         runner = cls(kernels.device, model, options)

@@ -18,10 +18,11 @@ from ..reference import ops as reference
 from ..runtime import decode_attention, ops
 from ..runtime.activations import QUANT_RUN, activations
 from ..runtime.device import Tensor
-from ..runtime.kv_cache import BLOCK_SIZE, head_words
+from ..runtime.kv_cache import BLOCK_SIZE, KVType, head_words
 from ..runtime.weights import FLOAT_TYPES
 from .bench import F32, GROUP, Workbench, decoded, read_quantized
 from .check import TOLERANCE, Check, relative_error
+from .kv import KINDS, cached, floats
 
 TOKENS = 7
 POSITIONS = 600
@@ -42,7 +43,7 @@ def _check_rope(
 ) -> Iterator[Check]:
     spec = model.spec
     heads, kv_heads, head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
-    twin = _Rotation.of_layer(model, index)
+    twin, kind = _Rotation.of_layer(model, index), bench.kv_type
     qkv = bench.normal(TOKENS, heads + 2 * kv_heads, head_dim)
     positions = bench.rng.integers(0, POSITIONS, TOKENS).astype(np.int32)
     slots = bench.rng.permutation(4 * BLOCK_SIZE)[:TOKENS].astype(np.int32)
@@ -51,7 +52,7 @@ def _check_rope(
     def device() -> list[NDArray[Any]]:
         if not made:
             q = bench.poisoned(TOKENS, heads, head_dim)
-            shape = (4 * BLOCK_SIZE, kv_heads, head_words(head_dim, "f16"))
+            shape = (4 * BLOCK_SIZE, kv_heads, head_words(head_dim, kind))
             keys, values = bench.device.empty(shape, "u32"), bench.device.empty(shape, "u32")
             step = ops.rope_kv_write(
                 bench.kernels,
@@ -77,15 +78,17 @@ def _check_rope(
 
     def keys() -> Pair:
         expected = twin.keys(qkv[:, heads : heads + kv_heads], positions)
-        return device()[1].view(np.float16)[slots], expected
+        return floats(device()[1], kind, head_dim)[slots], expected
 
     def values() -> Pair:
-        return device()[2].view(np.float16)[slots], qkv[:, heads + kv_heads :]
+        return floats(device()[2], kind, head_dim)[slots], qkv[:, heads + kv_heads :]
 
-    shape = f"{TOKENS}×{{}}×{head_dim} base {base:g}"
+    shape = f"{TOKENS}×{{}}×{head_dim} base {base:g}{_suffix(kind)}"
     yield bench.compare("rope_kv_write q", "F32", shape.format(heads), "float", queries)
-    yield bench.compare("rope_kv_write k", "F16", shape.format(kv_heads), "f16", keys)
-    yield bench.compare("rope_kv_write v", "F16", shape.format(kv_heads), "f16", values)
+    for name, run in (("k", keys), ("v", values)):
+        yield bench.compare(
+            f"rope_kv_write {name}", kind.upper(), shape.format(kv_heads), KINDS[kind], run
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,7 @@ def _heads(bench: Workbench, model: ModelFile, qkv: F32) -> ops.Heads:
 class Paged:
     """A random KV cache in which each row's blocks lie scattered."""
 
-    keys: F32  # (slots, KVH, hd), values that f16 holds
+    keys: F32  # (slots, KVH, hd), values that the cache holds
     values: F32
     key_words: Tensor
     value_words: Tensor
@@ -163,9 +166,15 @@ def _paged(bench: Workbench, model: ModelFile, contexts: tuple[int, ...]) -> Pag
     for row, (start, end) in enumerate(pairwise(np.cumsum([0, *per_row]))):
         tables[row, : end - start] = order[start:end]
     shape = (sum(per_row) * BLOCK_SIZE, spec.num_kv_heads, spec.head_dim)
-    keys, values = (bench.normal(*shape).astype(np.float16) for _ in range(2))
-    words = [bench.put(array.view(np.uint32)) for array in (keys, values)]
-    return Paged(keys.astype(np.float32), values.astype(np.float32), words[0], words[1], tables)
+    (keys, k_words), (values, v_words) = (
+        cached(bench.normal(*shape), bench.kv_type) for _ in range(2)
+    )
+    return Paged(keys, values, bench.put(k_words), bench.put(v_words), tables)
+
+
+def _suffix(kind: KVType) -> str:
+    """Behind a case's shape."""
+    return "" if kind == "f16" else f", KV in {kind}"
 
 
 def check_attention(bench: Workbench, model: ModelFile) -> Iterator[Check]:
@@ -199,7 +208,7 @@ def _check_decode(
     spec, rows = model.spec, len(contexts)
     heads, kv_heads, head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
     window, twin = spec.layers[index].window, _Rotation.of_layer(model, index)
-    sinks = _vector(model, model.tensors.layers[index].sinks)
+    sinks, kind = _vector(model, model.tensors.layers[index].sinks), bench.kv_type
 
     def run() -> Pair:
         paged = _paged(bench, model, contexts)
@@ -246,8 +255,8 @@ def _check_decode(
             (keys, paged.keys, twin.keys(qkv[:, heads:-kv_heads], newest)),
             (values, paged.values, qkv[:, -kv_heads:]),
         ):
-            cache = words.view(np.float16).reshape(before.shape).astype(np.float32)
-            if relative_error(cache[slots], new) > TOLERANCE["f16"]:
+            cache = floats(words, kind, head_dim).reshape(before.shape)
+            if relative_error(cache[slots], new) > TOLERANCE[KINDS[kind]]:
                 raise ValueError("new keys or values are wrong in the cache")
             caches.append(cache)
         expected = reference.paged_attention(
@@ -268,8 +277,9 @@ def _check_decode(
         return found, decoded(*reference.quantize_q8(expected.reshape(rows, -1), GROUP))
 
     shape = f"{rows} rows, context {max(contexts)}, window {window or 'all'}, {splits} splits"
-    kind = "float" if form == "float" else "int8_round"
-    return bench.compare("attention_decode", "F16" if form == "float" else "int8", shape, kind, run)
+    rounding = "float" if form == "float" else "int8_round"
+    label = kind.upper() if form == "float" else "int8"
+    return bench.compare("attention_decode", label, shape + _suffix(kind), rounding, run)
 
 
 def _check_prefill(bench: Workbench, model: ModelFile, context: int, index: int) -> Check:
@@ -327,8 +337,8 @@ def _check_prefill(bench: Workbench, model: ModelFile, context: int, index: int)
         )
         return bench.run(step, y)[0], expected
 
-    shape = f"{tokens} tokens, context {context}, window {window or 'all'}"
-    return bench.compare("attention_prefill", "F16", shape, "float", run)
+    shape = f"{tokens} tokens, context {context}, window {window or 'all'}{_suffix(bench.kv_type)}"
+    return bench.compare("attention_prefill", bench.kv_type.upper(), shape, "float", run)
 
 
 def _vector(model: ModelFile, info: TensorInfo | None) -> F32 | None:

@@ -14,6 +14,7 @@ from ..gguf.loaded import loaded_floats
 from ..reference.ops import quantize_q8
 from ..runtime.device import Device, Tensor
 from ..runtime.kernel import Dispatch, Kernels, run_once
+from ..runtime.kv_cache import KVType
 from ..runtime.linear import QuantizedActivations
 from ..runtime.matvec import gains_by_baking
 from .check import Check, compare
@@ -31,6 +32,7 @@ class Workbench:
         self.device = device
         self.kernels = kernels or Kernels(device)
         self.baking = False
+        self.kv_type: KVType = "f16"  # of caches
         self.rng = np.random.default_rng(secrets.randbits(64))
 
     def compare(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from ..gguf.model import ModelFile
 from ..gguf.reader import GGUFFile
 from ..gguf.spec import open_model
 from ..runtime import linear
+from ..runtime.kv_cache import KVType, q8_refusal
 from ..runtime.weights import FLOAT_TYPES
 from .attention import check_attention, check_rope
 from .check import Check
@@ -65,17 +66,19 @@ def check_at_load(
     max_tokens: int,
     max_rows: int,
     cache_dir: Path | None,
+    kv_types: Sequence[KVType] = ("f16",),
 ) -> Finding:
     """Check a model's kernels on their device, which does from then on without those that are wrong.
 
-    `max_tokens` a step and `max_rows` with logits are the runner's. Raises ModelFileError for the file.
+    `max_tokens` a step and `max_rows` with logits are the runner's; `kv_types` are those that its KV cache may have,
+    of which a model that cannot have one is not checked for it. Raises ModelFileError for the file.
     """
     device, start = kernels.device, time.monotonic()
     kept = Kept.read(cache_dir, device)
     bench = LoadBench(kernels, kept)
     replaced: list[Check] = []
     while True:
-        checks = list(_checks(bench, path, max_tokens, max_rows))
+        checks = list(_checks(bench, path, max_tokens, max_rows, kv_types))
         failed = {
             check: to_leave_out(check, checks, device.left_out)
             for check in checks
@@ -99,7 +102,13 @@ def check_at_load(
     return finding
 
 
-def _checks(bench: LoadBench, path: str | Path, max_tokens: int, max_rows: int) -> Iterator[Check]:
+def _checks(
+    bench: LoadBench,
+    path: str | Path,
+    max_tokens: int,
+    max_rows: int,
+    kv_types: Sequence[KVType],
+) -> Iterator[Check]:
     with GGUFFile(path) as file:
         encodes = is_encoder(file)
     if encodes:
@@ -121,8 +130,11 @@ def _checks(bench: LoadBench, path: str | Path, max_tokens: int, max_rows: int) 
         yield from check_positions(bench, model)
         yield from check_post_norm(bench, model)
         yield from check_uses(bench, model, model_uses(model, max_tokens, max_rows))
-        yield from check_rope(bench, model)
-        yield from check_attention(bench, model)
+        for kind in kv_types:
+            if kind == "f16" or not q8_refusal(model.spec.head_dim):
+                bench.kv_type = kind
+                yield from check_rope(bench, model)
+                yield from check_attention(bench, model)
         yield from check_activation(bench, model)
         yield from check_in_place(bench, model)
         yield from check_experts(bench, model)

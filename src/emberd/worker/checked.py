@@ -37,6 +37,7 @@ def checked_kernels(
         max_tokens=max(options.max_batch_tokens, options.max_sequences),
         max_rows=options.max_sequences,
         cache_dir=None if options.cache_dir is None else Path(options.cache_dir),
+        kv_types=("f16", "q8_0") if options.kv_type == "auto" else (options.kv_type,),
     )
     if not found.wrong:
         return kernels, replace(options, verification=str(found))

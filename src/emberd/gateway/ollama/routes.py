@@ -106,6 +106,8 @@ async def show_model(request: Request) -> Response:
     description = await asyncio.to_thread(
         show, manager.store, stored, context_length, bool(body.verbose)
     )
+    if note := manager.context_note(stored):
+        description["emberd"]["context"] = note
     return JSONResponse(description)
 
 

@@ -34,6 +34,7 @@ def message():
         max_tokens=8,
         system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
         messages=said("Count from one to twenty."),
+        extra_body=GREEDY,
     )
     assert reply.stop_reason == "max_tokens" and text_of(reply), reply
     return text_of(reply)

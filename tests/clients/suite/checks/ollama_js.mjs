@@ -17,7 +17,7 @@ await run({
   async chat_stream() {
     let pieces = 0, last;
     const request = { model: MODEL, messages: said("Count from one to twenty in words."), stream: true };
-    for await (const part of await client.chat({ ...request, options: { num_predict: 12 } })) {
+    for await (const part of await client.chat({ ...request, options: { ...options, num_predict: 12 } })) {
       pieces += part.message.content ? 1 : 0;
       last = part;
     }

@@ -46,7 +46,7 @@ def chat_stream():
             MODEL,
             said("Count from one to twenty in words."),
             stream=True,
-            options={"num_predict": 12},
+            options={**GREEDY, "num_predict": 12},
         )
     )
     pieces = [part.message.content for part in parts if part.message.content]
