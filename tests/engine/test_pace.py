@@ -96,7 +96,7 @@ def test_more_prompts_than_replies_get_more() -> None:
     found = []
     for prompts_per_reply in (0.1, 1, 4, 1000):
         pace = Pace(0.5, 512)
-        steps = run(pace, lambda rows, tokens: 0.01 + 0.001 * tokens, 1, 100, prompts_per_reply)
+        steps = run(pace, lambda rows, tokens: 0.01 + 0.0002 * tokens, 1, 100, prompts_per_reply)
         found.append(max(step.num_prompt_tokens for step in steps[50:]))
     assert found[0] == found[1] < found[2] < found[3] == 511
     assert Pace(1.0, 512).budget(3, 1) == 512
