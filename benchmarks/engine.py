@@ -119,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--context", type=common.numbers, default=(), help="long prompts, as 16384")
     parser.add_argument("--max-batch-tokens", type=common.positive, default=512)
     parser.add_argument("--kv-memory", type=int, help="bytes of KV cache")
+    parser.add_argument("--kv-type", default="f16", choices=("f16", "q8_0"))
     return parser
 
 
@@ -138,7 +139,9 @@ def _worker_options(
         model_path=str(options.model),
         device=options.device,
         context_length=max(work.prompt_tokens + work.new_tokens for _, work in workloads),
+        rope_scaling=("linear", None),  # beyond the trained context too: only the speed counts
         kv_memory=options.kv_memory,
+        kv_type=options.kv_type,
         max_sequences=max(options.streams),
         max_batch_tokens=options.max_batch_tokens,
         cache_dir=common.cache_dir(),

@@ -29,7 +29,7 @@ _COLUMNS = (
 )
 
 
-@with_settings("device", "ctx", "kv_memory", "max_batch_tokens", "models_dir")
+@with_settings("device", "ctx", "kv_memory", "kv_type", "max_batch_tokens", "models_dir")
 def bench(
     config: Config,
     model: Annotated[str, typer.Argument(help="A model's name, or the path of a GGUF file.")],
@@ -56,7 +56,9 @@ def bench(
         model_path=str(path),
         device=config.device,
         context_length=config.ctx or prompt_tokens + new_tokens,
+        rope_scaling=("linear", None),  # beyond the trained context too: only the speed counts
         kv_memory=config.kv_memory,
+        kv_type=config.kv_type,
         max_sequences=max(workload.streams),
         max_batch_tokens=config.max_batch_tokens,
         cache_dir=str(config.cache_dir),

@@ -45,10 +45,13 @@ class Fit:
         served = made.context_length if info is None else info.context_length
         kv_type = made.kv_type if info is None else info.kv_type
         kv_unit = made.kv_token_bytes.get(kv_type, 0) * KV_UNIT
+        slots = info.num_blocks * info.block_size if info else 0
         memory = {
             "weights": _figure(made.weight_bytes, info.weight_bytes if info else None),
             "kv": _figure(made.kv_bytes, info.kv_bytes if info else None),
-            f"kv_per_{KV_UNIT}_tokens": _figure(kv_unit, kv_unit if info else None),
+            f"kv_per_{KV_UNIT}_tokens": _figure(
+                kv_unit, info.kv_bytes * KV_UNIT // slots if info and slots else None
+            ),
             "scratch": _figure(
                 made.scratch(served), (info.scratch_bytes or None) if info else None
             ),
