@@ -82,7 +82,9 @@ class Scheduler:
         rows = with_drafts(rows, self.blocks, len(self._free_indices), len(self.running))
         num_decode = sum(row.count for row in rows)
         prompts = self._prefill_rows(self._prompt_budget(rows, self._max_batch_tokens - num_decode))
-        self.mix = Mix(num_decode, sum(row.count for row in prompts))
+        num_last = sum(row.start < row.sequence.num_prompt_tokens for row in rows)  # of prompts
+        num_prompt_tokens = num_last + sum(row.count for row in prompts)
+        self.mix = Mix(num_decode - num_last, num_prompt_tokens)
         rows += prompts
         rows.sort(key=lambda row: row.count > 1)
         return rows
