@@ -110,6 +110,24 @@ def test_fairness_runs_every_case(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_memory_holds_estimates_against_what_a_worker_takes(tmp_path: Path) -> None:
+    model = random_model(tmp_path / "tiny.gguf", layers=1)
+    flags = ("--devices", "cpu", "--ctx", 32, "--out", tmp_path / "out.json")
+    (row,) = run("memory.py", model, *flags)["results"]
+    assert row["model"] == model.name
+    assert row["estimated_bytes"] > 0 and row["measured_bytes"] != 0
+
+
+@pytest.mark.slow
+def test_kv_quality_compares_distributions(tmp_path: Path) -> None:
+    model = random_model(tmp_path / "tiny.gguf", layers=1)
+    (tmp_path / "text").write_text("some text " * 9, encoding="utf-8")
+    flags = ("--text", tmp_path / "text", "--tokens", 40, "--out", tmp_path / "out.json")
+    (row,) = run("kv_quality.py", model, *flags)["results"]
+    assert row["tokens"] == 40 and 0 < row["mean_kl"] <= row["largest_kl"] < 0.1
+
+
+@pytest.mark.slow
 def test_reuse_counts_what_is_cached(tmp_path: Path) -> None:
     model = random_model(tmp_path / "tiny.gguf", quant="Q8_0", layers=1)
     sizes = ("--shared", 70, "--prompt", 1024, "--turns", 3, "--first-turn", 40, "--most-news", 9)

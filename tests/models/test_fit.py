@@ -64,6 +64,9 @@ def test_a_smaller_context_is_named_where_the_wanted_one_is_refused() -> None:
     fit = judge(refused, Config(ctx=8192))
     assert fit.verdict == "fits with a smaller context"
     assert str(fit.largest["f16"]) in fit.reason and "8192" in fit.reason
+    figures = fit.description()["memory"]  # of what was wanted
+    assert figures["kv"]["bytes"] == 80 * 8192
+    assert figures["scratch"]["bytes"] == 80_000 + 15 * 8192
 
 
 def test_q8_0_is_named_where_only_that_fits() -> None:

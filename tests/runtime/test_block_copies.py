@@ -56,6 +56,17 @@ def test_neighbours_are_copied_in_one_piece(runner: Runner, rng: np.random.Gener
     assert np.array_equal(runner.read_blocks(list(range(1, 6))).take(), data[[4, 5, 0, 1, 2]])
 
 
+def test_many_blocks_go_through_several_buffers(
+    runner: Runner, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (copies := getattr(runner, "_copies", None)) is not None:
+        monkeypatch.setattr(copies, "_at_once", 3)
+    blocks = rng.permutation(runner.num_blocks)[:8].tolist()
+    data = rng.integers(0, 256, (8, runner.block_bytes)).astype(np.uint8)
+    runner.write_blocks(blocks, data)
+    assert np.array_equal(runner.read_blocks(blocks).take(), data)
+
+
 def test_copies_keep_their_place_among_steps(runner: Runner, rng: np.random.Generator) -> None:
     """A sequence moves to other blocks between two steps that nobody has waited for."""
     size = runner.block_size

@@ -130,3 +130,14 @@ def test_matrices_over_a_binding_are_told_with_their_parts(tmp_path: Path) -> No
     assert parts.kv_binding_tokens["f16"] == (128 << 20) // (8 * 64 * 2)
     with pytest.raises(DeviceError, match="hidden needs 4194304"):
         estimate(made_up_gpu(binding=1 << 20), asked(path))
+
+
+def test_a_refused_context_says_what_it_needs_and_what_would_hold_it(tmp_path: Path) -> None:
+    path = shape_file(tmp_path / "1b.gguf", LLAMA_1B)
+    context, token = 4096, 2 * 16 * 8 * 64 * 2
+    told = estimate(
+        made_up_gpu(), asked(path, context_length=context, kv_memory=context * token - 1)
+    )
+    assert str(context * token) in told.refusal and "--kv-type q8_0" in told.refusal
+    less = estimate(made_up_gpu(), asked(path, context_length=context, kv_memory=token * 32))
+    assert less.refusal and "q8_0" not in less.refusal

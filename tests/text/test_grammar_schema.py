@@ -259,7 +259,12 @@ TWICE = {
     f"a{i}": {"properties": {name: {"$ref": f"#/$defs/a{i + 1}"} for name in "xy"}}
     for i in range(30)
 }
+OPEN = [{"type": "integer"}, {"type": ["integer", "null"]}, {"type": "integer", "minimum": 0}]
 HARMLESS = {
+    "integers": {
+        "properties": {f"p{i}": OPEN[i % 3] for i in range(900)},
+        "required": [f"p{i}" for i in range(900)],
+    },
     "shared": {"$defs": TWICE | {"a30": {}}, "$ref": "#/$defs/a0"},
     "backtracking": {"type": "string", "pattern": "^(a|a)*b(a|b){30}$"},
     "repeated": {"type": "string", "pattern": "(a{1000}){1000}"},

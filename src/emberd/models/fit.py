@@ -43,19 +43,20 @@ class Fit:
         """For JSON; each figure of memory says whether it was measured."""
         made, info = self.estimate, self.measured
         served = made.context_length if info is None else info.context_length
+        sized = served or min(self.wanted, made.max_context)  # refused: what it would need
         kv_type = made.kv_type if info is None else info.kv_type
         kv_unit = made.kv_token_bytes.get(kv_type, 0) * KV_UNIT
         slots = info.num_blocks * info.block_size if info else 0
         memory = {
             "weights": _figure(made.weight_bytes, info.weight_bytes if info else None),
-            "kv": _figure(made.kv_bytes, info.kv_bytes if info else None),
+            "kv": _figure(
+                made.kv_bytes or sized * kv_unit // KV_UNIT, info.kv_bytes if info else None
+            ),
             f"kv_per_{KV_UNIT}_tokens": _figure(
                 kv_unit, info.kv_bytes * KV_UNIT // slots if info and slots else None
             ),
-            "scratch": _figure(
-                made.scratch(served), (info.scratch_bytes or None) if info else None
-            ),
-            "optional": _figure(made.optional(served), None),
+            "scratch": _figure(made.scratch(sized), (info.scratch_bytes or None) if info else None),
+            "optional": _figure(made.optional(sized), None),
         }
         return {
             "verdict": self.verdict,

@@ -17,6 +17,9 @@ from .device import Device, Tensor
 _STAGING = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
 _UPLOAD = wgpu.BufferUsage.COPY_SRC
 
+_BUFFER_BYTES = 64 << 20
+"""Bytes copied through one buffer: any device takes that many, and host and device need not hold all twice."""
+
 
 class BlockCopies:
     """Copies blocks of tensors that each hold the same number of blocks, one behind the other."""
@@ -25,19 +28,28 @@ class BlockCopies:
         self._device, self._parts = device, parts
         self._sizes = [part.nbytes // num_blocks for part in parts]  # bytes a block
         self.block_bytes = sum(self._sizes)
+        self._at_once = max(1, _BUFFER_BYTES // self.block_bytes)
 
-    def read(self, blocks: Sequence[int]) -> GpuBlockCopy:
+    def read(self, blocks: Sequence[int]) -> GpuBlockCopies:
         """Submit the copy; what was submitted before must have reached the queue."""
+        starts = range(0, len(blocks), self._at_once)
+        return GpuBlockCopies([self._read(blocks[at : at + self._at_once]) for at in starts])
+
+    def write(self, blocks: Sequence[int], data: Bytes) -> None:
+        """Submit the copy of `data` (blocks, block_bytes); it may be reused on return."""
+        assert data.shape == (len(blocks), self.block_bytes) and data.dtype == np.uint8
+        for at in range(0, len(blocks), self._at_once):
+            self._write(blocks[at : at + self._at_once], data[at : at + self._at_once])
+
+    def _read(self, blocks: Sequence[int]) -> _BufferCopy:
         staging = self._device.wgpu.create_buffer(
             size=len(blocks) * self.block_bytes, usage=_STAGING
         )
         order = np.argsort(blocks, kind="stable")
         self._submit(np.asarray(blocks)[order], staging, read=True)
-        return GpuBlockCopy(staging, order, self._sizes)
+        return _BufferCopy(staging, order, self._sizes)
 
-    def write(self, blocks: Sequence[int], data: Bytes) -> None:
-        """Submit the copy of `data` (blocks, block_bytes); it may be reused on return."""
-        assert data.shape == (len(blocks), self.block_bytes) and data.dtype == np.uint8
+    def _write(self, blocks: Sequence[int], data: Bytes) -> None:
         order = np.argsort(blocks, kind="stable")
         edges = np.cumsum(self._sizes)[:-1]
         flat = np.concatenate([part.ravel() for part in np.split(data[order], edges, axis=1)])
@@ -60,8 +72,19 @@ class BlockCopies:
         self._device.wgpu.queue.submit([encoder.finish()])
 
 
-class GpuBlockCopy:
-    """A copy on its way. Implements `protocol.BlockCopy`."""
+class GpuBlockCopies:
+    """A copy on its way, through one buffer or several. Implements `protocol.BlockCopy`."""
+
+    def __init__(self, copies: Sequence[_BufferCopy]) -> None:
+        self._copies = copies
+
+    def take(self) -> Bytes:
+        found = [copy.take() for copy in self._copies]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+class _BufferCopy:
+    """Blocks in a buffer that the host will read."""
 
     def __init__(self, staging: Any, order: Any, sizes: Sequence[int]) -> None:
         self._staging, self._order, self._sizes = staging, order, sizes

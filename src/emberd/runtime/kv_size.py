@@ -99,9 +99,11 @@ def size_kv(
     if blocks < 1 or (options.context_length and context < wanted):
         need = -(-wanted // BLOCK_SIZE) * block_bytes
         most = max_blocks_per_binding(max_binding_bytes, spec, kind) * BLOCK_SIZE
+        packs = "q8_0" in kv_types(spec) and blocks_of("q8_0") * BLOCK_SIZE >= wanted
         raise ModelLoadError(
             f"a context of {wanted} tokens needs {need} bytes of KV cache in {kind}; {budget} bytes are allowed "
             f"(--kv-memory, --memory) and one binding of {adapter.name} holds {most} tokens"
+            f"{'; --kv-type q8_0 holds the context' if packs else ''}"
         )
     if context < wanted:
         logger.info("context lowered to %d tokens, which is what %d bytes hold", context, budget)

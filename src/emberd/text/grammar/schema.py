@@ -74,6 +74,7 @@ class _Walk:
         self._names: dict[str, str] = {}  # what `$ref` says: definition
         self._num_nodes = 0
         self._num_patterns = 0
+        self._alike: dict[str, str] = {}  # a definition: its name
         self._multiples: set[float] = set()
         self._joins = False
 
@@ -92,7 +93,7 @@ class _Walk:
             )
         if self._joins and joined_multiple(self._multiples) > MAX_MULTIPLE:
             raise refused(self._path, "its 'multipleOf' together have too many digits")
-        return definitions
+        return definitions | {name: json.loads(node) for node, name in self._alike.items()}
 
     def node(self, node: Any, path: str, depth: int, *, closed: bool) -> Any:
         if isinstance(node, bool):
@@ -124,11 +125,15 @@ class _Walk:
         self._format(result, path)
         _check_bounds(result, path)
         self._multiples.update({result["multipleOf"]} if "multipleOf" in result else ())
-        bound_integers(result)
         if closed and not joined and "properties" in result:
             result.setdefault("additionalProperties", False)
         _check_num_properties(result, path)
-        return result
+        return self._shared(result) if bound_integers(result) else result
+
+    def _shared(self, node: Json) -> Json:
+        """A reference to a definition of all nodes alike: patterns of bounds are large."""
+        name = self._alike.setdefault(json.dumps(node, sort_keys=True), f"i{len(self._alike)}")
+        return {"$ref": f"#/$defs/{name}"}
 
     def _checked(self, check: Callable[[Any], Any], value: Any, path: str) -> Any:
         self._count(len(repr(value)) // _TEXT_OF_A_NODE, path)
