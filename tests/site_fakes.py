@@ -151,6 +151,10 @@ class FakeWorker:
             if not finished:
                 self.cancelled.append(request.request_id)
 
+    async def preempt(self, request_id: str | None) -> str | None:
+        found = [name for name in sorted(self.running) if request_id in (None, name)]
+        return found[-1] if found else None
+
     async def inspect(self) -> BatchStatus:
         return BatchStatus(
             tuple(

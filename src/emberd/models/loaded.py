@@ -63,6 +63,9 @@ class Worker(Protocol):
     async def inspect(self) -> BatchStatus:
         """What waits and runs. Raises WorkerDiedError."""
 
+    async def preempt(self, request_id: str | None) -> str | None:
+        """Put a sequence back to those that wait; which it was. Raises WorkerDiedError."""
+
     async def close(self) -> None: ...
 
 

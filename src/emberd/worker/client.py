@@ -27,7 +27,7 @@ from emberd.errors import (
     WorkerDiedError,
 )
 from emberd.estimate import MemoryEstimate, MemoryQuestion
-from emberd.inspection import BatchStatus, Inspect, Inspected
+from emberd.inspection import BatchStatus, Inspect, Inspected, Preempt, Preempted
 from emberd.protocol import (
     Cancel,
     EmbedRequest,
@@ -77,7 +77,7 @@ class WorkerClient:
         self._reader = reader
         self._writer = writer
         self._queues: dict[str, asyncio.Queue[SequenceUpdate | None]] = {}
-        self._asked: dict[int, asyncio.Future[BatchStatus]] = {}
+        self._asked: dict[int, asyncio.Future[object]] = {}
         self._numbers = itertools.count()
         self._table_sent: asyncio.Task[None] | None = None
         self._alive = True
@@ -151,13 +151,25 @@ class WorkerClient:
 
     async def inspect(self) -> BatchStatus:
         """What waits and runs, and the blocks, between two steps. Raises WorkerDiedError."""
+        answer = await self._answer(Inspect)
+        assert isinstance(answer, Inspected)
+        return answer.status
+
+    async def preempt(self, request_id: str | None) -> str | None:
+        """Put a running sequence back to those that wait; None: the one that would go first. Which it was; None: it
+        does not run. Raises WorkerDiedError."""
+        answer = await self._answer(lambda number: Preempt(number, request_id))
+        assert isinstance(answer, Preempted)
+        return answer.request_id
+
+    async def _answer(self, question: Callable[[int], object]) -> object:
         if not self._alive:
             raise self._died()
         number = next(self._numbers)
-        answer: asyncio.Future[BatchStatus] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._asked[number] = answer
         try:
-            self._send(Inspect(number))
+            self._send(question(number))
             return await answer
         finally:
             del self._asked[number]
@@ -277,9 +289,9 @@ class WorkerClient:
             self.on_death(self)
 
     def _hand_out(self, message: object) -> None:
-        if isinstance(message, Inspected):
+        if isinstance(message, Inspected | Preempted):
             if (answer := self._asked.get(message.number)) is not None and not answer.done():
-                answer.set_result(message.status)
+                answer.set_result(message)
             return
         if isinstance(message, DeviceLost):
             self.lost_device = message.reason

@@ -28,7 +28,7 @@ from emberd.estimate import MemoryEstimate, MemoryQuestion
 from emberd.gguf.digest import model_digest
 from emberd.gguf.encoder import is_encoder
 from emberd.gguf.reader import GGUFFile
-from emberd.inspection import Inspect, Inspected
+from emberd.inspection import Inspect, Inspected, Preempt, Preempted
 from emberd.protocol import (
     Cancel,
     EmbedRequest,
@@ -223,6 +223,9 @@ def serve(
                 engine.cancel(message.request_id)
             elif isinstance(message, Inspect):
                 channel.send(Inspected(message.number, engine.status()))
+            elif isinstance(message, Preempt):
+                preempted = engine.preempt(message.request_id)
+                channel.send(Preempted(message.number, preempted))
             elif isinstance(message, TokenTable) and isinstance(engine, Engine):
                 engine.use_table(message)
         if quiet and not engine.has_work and unprepared:
