@@ -11,13 +11,16 @@ import pytest
 from arch_models import CASES, architecture_model
 from batches import GREEDY, Row, make_batch
 from emberd.errors import ModelLoadError
+from emberd.estimate import MemoryQuestion
 from emberd.protocol import Runner, WorkerOptions
 from emberd.reference import runner as reference_runner
 from emberd.reference.runner import CpuRunner
 from emberd.runtime import runner as runner_module
 from emberd.runtime.device import Device
+from emberd.runtime.estimate import estimate
 from emberd.runtime.kernel import Kernels
 from emberd.runtime.runner import GpuRunner
+from made_up_gpu import made_up_gpu
 
 pytestmark = [pytest.mark.device, pytest.mark.slow]
 
@@ -94,7 +97,10 @@ def test_logits_agree_with_the_reference(
     assert np.mean(error > 10 * most) < 0.1, error
 
 
-def test_a_context_beyond_the_learned_positions_is_refused(tmp_path: Path) -> None:
+def test_a_context_ends_with_the_learned_positions(tmp_path: Path) -> None:
     path = architecture_model(tmp_path / "m.gguf", "gpt2")
-    with pytest.raises(ModelLoadError, match="has learned positions for 256"):
-        GpuRunner.load(replace(options(path), context_length=512))
+    longer = replace(options(path), context_length=512)
+    told = estimate(made_up_gpu(), MemoryQuestion(longer))
+    assert told.context_length == told.trained_context == 256
+    with pytest.raises(ModelLoadError, match="its positions are not rotations"):
+        estimate(made_up_gpu(), MemoryQuestion(replace(longer, rope_scaling=("linear", None))))
