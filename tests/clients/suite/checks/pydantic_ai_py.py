@@ -49,7 +49,7 @@ def tool_loop():
         told = agent.run_sync("What is the weather in Paris?", usage_limits=TWO).output
     except UsageLimitExceeded:  # a small model asks again, with the result before its eyes
         told = "the result went back"
-    assert asked and "Paris" in asked[0], asked
+    assert asked and "Paris" in asked[0], f"{asked}: {told}"
     return told
 
 
