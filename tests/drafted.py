@@ -1,11 +1,14 @@
-"""Rows that end in drafted tokens, driven without an engine: what any runner must answer to them."""
+"""Rows that end in drafted tokens: what any runner must answer to them, without an engine and under one."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 
 from batches import Row, make_batch
-from emberd.protocol import Runner, SamplingParams
+from emberd.engine import Engine
+from emberd.protocol import GenerateRequest, Runner, SamplingParams, TokenTable
 
 
 def plainly(
@@ -57,10 +60,58 @@ def by_guesses(
             if not left:
                 continue
             guesses = left[: int(rng.integers(0, min(4, len(left))))]
-            guesses = [token ^ int(rng.random() < 0.2) for token in guesses]
+            guesses = [abs(token - 1) if rng.random() < 0.2 else token for token in guesses]
             start = len(prompts[index]) + len(known) - 1
             rows.append(
                 Row(index, known[-1:] + guesses, start, blocks[index], drafted=len(guesses))
             )
     assert num_right and num_wrong, "guesses of both kinds were meant to come"
     return found
+
+
+END = 0
+BYTES = TokenTable(tuple(bytes([i]) for i in range(256)), (END,), (END,))
+"""Tokens are bytes; the first is an end."""
+
+
+def repeating(rng: np.random.Generator) -> list[GenerateRequest]:
+    """Greedy and drawn, with a grammar and without, of few letters: they repeat themselves."""
+    letters = tuple((97 + place, 30.0) for place in range(3))
+    choices = [
+        {"temperature": 0.0},
+        {"temperature": 0.6, "top_p": 0.9},
+        {"temperature": 0.8, "top_k": 3, "grammar": "start: /[a-c]{60,90}/"},
+        {"temperature": 0.0, "grammar": "start: /(<[a-b]{2}>){12,30}/"},
+    ]
+    return [
+        GenerateRequest(
+            f"r{place}",
+            tuple(rng.integers(1, 256, int(rng.integers(1, 12))).tolist()),
+            SamplingParams(
+                seed=int(rng.integers(1 << 31)),
+                logit_bias=letters,
+                max_tokens=60,
+                stop_token_ids=(END,),
+                **chosen,  # type: ignore[arg-type]
+            ),
+        )
+        for place, chosen in enumerate(choices)
+    ]
+
+
+def by_engine(
+    runner: Runner, requests: list[GenerateRequest], speculate: bool
+) -> tuple[dict[str, list[int]], int]:
+    """All together: the tokens of each, and how many guesses were right. Every step costs the same."""
+    engine = Engine(runner, clock=itertools.count().__next__, speculate=speculate)
+    engine.use_table(BYTES)
+    found: dict[str, list[int]] = {request.request_id: [] for request in requests}
+    num_right = 0
+    for request in requests:
+        engine.add(request)
+    while engine.has_work:
+        for update in engine.step().updates:
+            found[update.request_id] += update.token_ids
+            num_right += update.num_accepted
+        engine.check_integrity()
+    return found, num_right

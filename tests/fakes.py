@@ -196,8 +196,11 @@ class ScriptedRunner:
         assert self._held is not None, "masks came without a batch that waits for them"
         (batch, output), self._held = self._held, None
         assert batch.masked is not None and masks.dtype == np.uint32
-        rows = np.flatnonzero(batch.masked).tolist()
-        self._sample_rows(batch, output, dict(zip(rows, masks, strict=True)))
+        _, rows = batch.sampled_places()
+        of_rows: dict[int, list[MaskArray]] = {}
+        for row, mask in zip(rows[batch.masked[rows]].tolist(), masks, strict=True):
+            of_rows.setdefault(row, []).append(mask)
+        self._sample_rows(batch, output, of_rows)
 
     def collect(self) -> StepOutput:
         assert self._in_flight, "collect without a step in flight"
@@ -274,7 +277,6 @@ class ScriptedRunner:
         if num_drafted:
             assert batch.sample[row] and num_drafted < len(token_ids)
             assert not place.params.has_penalties and place.params.num_logprobs is None
-            assert batch.masked is None or not batch.masked[row]
         place.drafts = token_ids[len(token_ids) - num_drafted :] if num_drafted else None
         history = place.history + (place.drafts or [])
         for token_id, position, slot in zip(
@@ -305,18 +307,20 @@ class ScriptedRunner:
             if batch.sample[row]:
                 assert context_length == len(history), "sampled before the last known token"
 
-    def _sample_rows(self, batch: Batch, output: StepOutput, masks: dict[int, MaskArray]) -> None:
+    def _sample_rows(
+        self, batch: Batch, output: StepOutput, masks: dict[int, list[MaskArray]]
+    ) -> None:
         histories: list[Sequence[int]] = []
         behind: list[int] = []
         for row in range(batch.num_rows):
             place = self._places[int(batch.sequence_index[row])]
             if place.drafts is not None:
-                output.token_ids[row], *others = self._verify(place)
+                output.token_ids[row], *others = self._verify(place, masks.get(row))
                 behind += others
             elif batch.sample[row]:
                 token_id = self._next_token(place.history, place.params)
                 if row in masks:
-                    token_id = allowed_from(token_id, masks[row])
+                    token_id = allowed_from(token_id, *masks[row])
                 place.history.append(token_id)
                 assert len(place.history) <= place.num_prompt_tokens + place.params.max_tokens
                 assert len(place.history) <= self._context_length, "sampled past the context"
@@ -327,13 +331,16 @@ class ScriptedRunner:
         output.logprobs = told_logprobs(histories)
         self._in_flight.append(output)
 
-    def _verify(self, place: Place) -> list[int]:
+    def _verify(self, place: Place, masks: list[MaskArray] | None) -> list[int]:
         """What follows the known tokens, and each draft; the place goes on by what follows from right ones."""
         assert place.drafts is not None
         sampled = [
             self._next_token(place.history + place.drafts[:count], place.params)
             for count in range(len(place.drafts) + 1)
         ]
+        if masks is not None:
+            pairs = zip(sampled, masks, strict=True)
+            sampled = [allowed_from(token_id, mask) for token_id, mask in pairs]
         for token_id, draft in zip(sampled, [*place.drafts, -1], strict=True):
             place.history.append(token_id)
             self.num_right += token_id == draft

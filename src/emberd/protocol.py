@@ -59,6 +59,9 @@ class SamplingParams:
     num_logprobs: int | None = None  # likeliest ones told beside each token; None: off
     grammar: str | None = None  # of llguidance (Lark); what it does not allow is never sampled
     max_drafted: int | None = None  # guesses a step, which change no token; None: as many as pay
+    expected: tuple[
+        int, ...
+    ] = ()  # what the caller thinks that the reply holds: guesses come from it too
 
     @property
     def has_penalties(self) -> bool:
@@ -324,7 +327,7 @@ class Runner(Protocol):
     A row may end in drafted tokens: guesses of what will be sampled. A token is sampled behind each as if it
     were right, so the guesses that turn out to be cost no steps of their own. What the wrong ones wrote to the
     KV cache is written over by later rows, which start behind the last right one. Such a row is of a sequence
-    without penalties, logprobs and masks; its sequence's next row may not use FROM_LAST_STEP, as the runner does
+    without penalties and logprobs; its sequence's next row may not use FROM_LAST_STEP, as the runner does
     not know what was right. At most `max_sequences` tokens are sampled a step.
     """
 
@@ -345,7 +348,8 @@ class Runner(Protocol):
         """Start a step; returns before it is done where the device allows."""
 
     def sample(self, masks: MaskArray) -> None:
-        """Give the masks of the batch just submitted, one a row of `batch.masked`, and so let it sample.
+        """Give the masks of the batch just submitted, one a sampled place of the rows of `batch.masked`, and so
+        let it sample.
 
         Must follow the submit of a batch with masked rows, before the next submit and before that step is
         collected. Collecting older steps in between is what it is for: a mask needs their tokens.

@@ -280,6 +280,7 @@ def test_a_chat_keeps_what_was_said(
 
 def test_devices_json_says_what_would_be_chosen(emberd_cli: Emberd) -> None:
     answer = emberd_cli("devices", "--device", "cpu", "--json").json
+    assert all({"memory", "class"} <= adapter.keys() for adapter in answer["adapters"])
     assert answer["choice"]["chosen"] == "cpu" and answer["choice"]["reason"]
     assert isinstance(answer["adapters"], list)
 

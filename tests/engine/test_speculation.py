@@ -20,7 +20,7 @@ from emberd.engine.speculation import (
     look_up,
 )
 from emberd.protocol import GenerateRequest, SamplingParams
-from fakes import ScriptedRunner, hashed, lone_run
+from fakes import END, TABLE, ScriptedRunner, hashed, lone_run
 
 
 def found(tokens: Sequence[int], count: int = 4) -> list[int]:
@@ -50,11 +50,23 @@ def test_what_has_a_state_that_guesses_would_spoil_is_not_guessed() -> None:
         SamplingParams(repetition_penalty=1.1),
         SamplingParams(presence_penalty=0.1),
         SamplingParams(num_logprobs=0),
-        SamplingParams(grammar="start: /a/"),
         SamplingParams(max_drafted=0),
     ):
         assert not can_be_guessed(params)
     assert can_be_guessed(SamplingParams(repetition_penalty=1.1, penalty_window=0))
+    assert can_be_guessed(SamplingParams(grammar="start: /a/"))
+
+
+def test_what_is_expected_is_guessed_too() -> None:
+    """A reply that goes on as the caller said, of which nothing stands in the prompt."""
+    expected = list(range(100, 160))
+    speculation, known = Speculation(expected=expected), [1, 2, 3]
+    for place, token_id in enumerate(expected[:9]):
+        assert speculation.propose(known, 100) == []
+        known.append(token_id)
+        speculation.took(place, 1, 0)
+    assert speculation.propose(known, 100) == expected[9:17]
+    assert speculation.propose(known, 3) == expected[9:12]
 
 
 class Reader:
@@ -182,3 +194,57 @@ def test_no_token_is_another_for_it(rng: np.random.Generator, steps_in_flight: i
         num_preempted += admitted > 12
     assert num_right >= num_told > 100, "guesses were meant to be right"
     assert num_preempted, "some were meant to be preempted"
+
+
+GRAMMARS = ("start: /(<[a-d]{2,5}>){9,20}/", "start: /([a-c]{3}-){12,30}[0-9]/", None)
+
+
+def lettered(history: Sequence[int], params: SamplingParams) -> int:
+    """A next token that follows from the last one: what a grammar leaves of it repeats itself; now and then any."""
+    rare = hashed(history, params) % 40 == 0
+    return (hashed(history, params) if rare else history[-1] * 7 + 3) % 300
+
+
+def run_all(runner: ScriptedRunner, requests: list[GenerateRequest], speculate: bool) -> dict:
+    engine = Engine(runner, clock=itertools.count().__next__, speculate=speculate)
+    engine.use_table(TABLE)
+    found: dict[str, tuple] = {}
+    for request in requests:
+        engine.add(request)
+    while engine.has_work:
+        for update in engine.step().updates:
+            ids, _, drafted, right = found.get(update.request_id, ((), None, 0, 0))
+            found[update.request_id] = (
+                ids + update.token_ids,
+                update.finish_reason,
+                drafted + update.num_drafted,
+                right + update.num_accepted,
+            )
+        engine.check_integrity()
+    return found
+
+
+@pytest.mark.parametrize("steps_in_flight", [1, 3])
+def test_grammars_bind_guesses_too(rng: np.random.Generator, steps_in_flight: int) -> None:
+    """A guess that does not fit is not made, each place has its own mask, and no token is another for it."""
+    requests = [
+        GenerateRequest(
+            f"r{place}",
+            tuple(rng.integers(0, 300, int(rng.integers(1, 9))).tolist()),
+            SamplingParams(
+                max_tokens=int(rng.integers(20, 120)),
+                seed=int(rng.integers(1 << 31)),
+                grammar=GRAMMARS[place % 3],
+                stop_token_ids=(END,),
+            ),
+        )
+        for place in range(9)
+    ]
+    sizes = {"max_sequences": 16, "num_blocks": 400, "steps_in_flight": steps_in_flight}
+    plain = run_all(ScriptedRunner(next_token=lettered, **sizes), requests, False)
+    guessed = run_all(ScriptedRunner(next_token=lettered, **sizes), requests, True)
+    assert {name: one[:2] for name, one in guessed.items()} == {
+        name: one[:2] for name, one in plain.items()
+    }
+    bound = [guessed[request.request_id] for request in requests if request.params.grammar]
+    assert sum(right for *_, right in bound) > 20, "guesses were meant to be right"

@@ -96,6 +96,19 @@ def test_how_much_may_be_guessed_reaches_the_worker_oc08(
     assert "x-emberd-ignored" not in response.headers
 
 
+def test_a_prediction_reaches_the_worker_as_tokens(make_site: MakeSite) -> None:
+    parts = [{"type": "text", "text": "He"}, {"type": "text", "text": "llo"}]
+    found = []
+    for content in ("Hello", parts):
+        prediction = {"type": "content", "content": content}
+        response, (request,) = ask(make_site(), CHAT, prediction=prediction)
+        assert response.status_code == 200 and "x-emberd-ignored" not in response.headers
+        found.append(request.params.expected)
+    assert found[0] == found[1] and len(found[0]) > 0
+    response, _ = ask(make_site(), CHAT, prediction={"type": "content", "content": 5})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "prediction.content")
+
+
 def test_options_stand_behind_fields_beside_them_oc08(make_site: MakeSite) -> None:
     options = {"top_k": 3, "num_predict": 9, "stop": " and", "num_ctx": CONTEXT}
     response, (request,) = ask(make_site(), CHAT, top_k=5, options=options)

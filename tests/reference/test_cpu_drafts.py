@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 from random_weights import VARIANTS, VOCAB, random_weights
 
 from batches import GREEDY
-from drafted import by_guesses, plainly
+from drafted import by_engine, by_guesses, plainly, repeating
 from emberd.protocol import SamplingParams, WorkerOptions
 from emberd.reference.runner import CpuRunner
+from tiny_gguf import random_model
 
 OPTIONS = WorkerOptions("unused", context_length=256, max_sequences=12, max_batch_tokens=128)
 
@@ -28,4 +32,14 @@ def test_drafted_tokens_change_no_sampled_token(rng: np.random.Generator, varian
     blocks = [[free.pop() for _ in range(6)] for _ in prompts]
     truths = [plainly(runner, *args, 30) for args in zip(prompts, params, blocks, strict=True)]
     assert by_guesses(rng, runner, prompts, params, blocks, truths) == truths
+    runner.close()
+
+
+def test_an_engine_that_guesses_gives_the_same(tmp_path: Path, rng: np.random.Generator) -> None:
+    path = random_model(tmp_path / "m.gguf", width=64, ffn=64, heads=2, head_dim=32)
+    runner = CpuRunner.load(replace(OPTIONS, model_path=str(path)))
+    requests = repeating(rng)
+    plain, none = by_engine(runner, requests, False)
+    guessed, num_right = by_engine(runner, requests, True)
+    assert guessed == plain and none == 0 and num_right > 0
     runner.close()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from batches import GREEDY
-from drafted import by_guesses, plainly
+from drafted import by_engine, by_guesses, plainly, repeating
 from emberd.protocol import SamplingParams, WorkerOptions
 from emberd.runtime.runner import GpuRunner
 from tiny_gguf import random_model
@@ -39,4 +39,8 @@ def test_drafted_tokens_change_no_sampled_token(tmp_path: Path, rng: np.random.G
     blocks = [[free.pop() for _ in range(3)] for _ in prompts]
     truths = [plainly(runner, *args, 20) for args in zip(prompts, params, blocks, strict=True)]
     assert by_guesses(rng, runner, prompts, params, blocks, truths) == truths
+    requests = repeating(rng)  # under an engine, grammars among them
+    plain, none = by_engine(runner, requests, False)
+    guessed, num_right = by_engine(runner, requests, True)
+    assert guessed == plain and none == 0 and num_right > 0
     runner.close()

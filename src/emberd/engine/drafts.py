@@ -30,6 +30,10 @@ def _with_drafts(row: Row, blocks: BlockManager, room: int, num_running: int) ->
     capacity = (len(sequence.block_table) + spare) * blocks.block_size
     most = min(room, sequence.max_length - num_tokens - 1, capacity - num_tokens)
     drafted = sequence.speculation.propose(sequence.token_ids, most)
+    if drafted and sequence.matcher is not None:
+        drafted = drafted[: sequence.matcher.num_fitting(drafted)]
+        if not drafted:
+            sequence.speculation.pause()
     if not drafted:
         return row
     blocks.grow(sequence.block_table, num_tokens + len(drafted))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 
 import numpy as np
 
@@ -114,7 +115,8 @@ class Engine:
         if sequence.params.grammar is not None:
             sequence.matcher = self._all_grammars().matcher(sequence.params.grammar)
         if self._speculate and sequence.samples and can_be_guessed(sequence.params):
-            sequence.speculation = Speculation(sequence.params.max_drafted)
+            params = sequence.params
+            sequence.speculation = Speculation(params.max_drafted, params.expected)
         if isinstance(request, GenerateRequest) and request.cache_salt is not None:
             if sequence.scores is None:  # what is scored must be run
                 size = self._blocks.block_size
@@ -183,22 +185,24 @@ class Engine:
         follow from their tokens, while the device runs this one."""
         while self._in_flight:
             self._collect()
-        masks = [self._mask(row.sequence) for row in rows if row.masked]
+        masks = [mask for row in rows if row.masked for mask in self._masks(row)]
         width = max((len(mask) for mask in masks if mask is not None), default=1)
         anything = np.zeros(width, np.uint32)
         anything[0] = 1
         self._runner.sample(np.stack([anything if mask is None else mask for mask in masks]))
         self._in_flight.append(rows)
 
-    def _mask(self, sequence: Sequence) -> MaskArray | None:
-        """None for a sequence that has ended, here at the latest: its token will be dropped."""
+    def _masks(self, row: Row) -> Seq[MaskArray | None]:
+        """Of each place that is sampled. None for a sequence that has ended, here at the latest: what is sampled
+        will be dropped."""
+        sequence = row.sequence
         assert sequence.matcher is not None
         if sequence.finish_reason is None:
             try:
-                return sequence.matcher.mask()
+                return sequence.matcher.masks_along(row.drafted)
             except GrammarError as error:
                 self._fail(sequence, str(error))
-        return None
+        return [None] * (1 + len(row.drafted))
 
     def _collect(self) -> None:
         if self._in_flight:

@@ -5,6 +5,8 @@ It sees token ids and the bytes that they write; no text, no schemas, no logits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -71,6 +73,22 @@ class Matcher:
         if not mask.any():
             raise GrammarError("The grammar cannot go on: no token of this model fits.")
         return mask
+
+    def num_fitting(self, token_ids: list[int]) -> int:
+        """How many of `token_ids` may come next, one after the other, so that more may follow each."""
+        count = self._matcher.try_consume_tokens(token_ids)
+        ends = self._matcher.is_stopped()
+        self._matcher.rollback(count)
+        return count - ends
+
+    def masks_along(self, token_ids: Sequence[int]) -> list[MaskArray]:
+        """Masks of the next place and of those behind `token_ids`, which fit. Raises GrammarError as `mask`."""
+        masks = [self.mask()]
+        for token_id in token_ids:
+            self.take(token_id)
+            masks.append(self.mask())
+        self._matcher.rollback(len(token_ids))
+        return masks
 
 
 class _Vocabulary:

@@ -18,6 +18,9 @@ from emberd.protocol import SamplingParams, TokenIds
 MIN_MATCH = 3
 """Tokens that must have stood before as they do now. Two match everywhere in prose, and lead nowhere."""
 
+LONGEST_MIN_MATCH = 9
+"""Each time that guesses did not pay, two tokens more must match, up to so many."""
+
 MAX_MATCH = 16
 """Longer matches are not told apart; the latest of them counts."""
 
@@ -33,18 +36,13 @@ FADE = 0.8
 
 
 def can_be_guessed(params: SamplingParams) -> bool:
-    """Whether sequences with these parameters may have drafted tokens. Penalties, masks and log-probabilities
-    of a drafted token follow from those before it, and the samplers keep one state a sequence."""
-    return (
-        params.grammar is None
-        and params.num_logprobs is None
-        and not params.has_penalties
-        and params.max_drafted != 0
-    )
+    """Whether sequences with these parameters may have drafted tokens. Penalties of a place follow from the guesses
+    before it, and log-probabilities are told of one place a sequence: the samplers do neither."""
+    return params.num_logprobs is None and not params.has_penalties and params.max_drafted != 0
 
 
-def look_up(tokens: NDArray[np.int32], count: int) -> list[int]:
-    """What followed where the last MIN_MATCH tokens or more stood before: up to `count` tokens, [] without a match.
+def look_up(tokens: NDArray[np.int32], count: int, least: int = MIN_MATCH) -> list[int]:
+    """What followed where the last `least` tokens or more stood before: up to `count` tokens, [] without a match.
 
     Of several places the one with the longest match counts, and of equal ones the last.
     """
@@ -54,7 +52,7 @@ def look_up(tokens: NDArray[np.int32], count: int) -> list[int]:
         longer = at[at >= length]
         longer = longer[tokens[longer - length] == tokens[end - length]]
         if not len(longer):
-            if length < MIN_MATCH:
+            if length < least:
                 return []
             break
         at = longer
@@ -85,13 +83,15 @@ class Speculation:
     """Of one sequence. Its pace with guesses is measured against its pace without; while it is slower with them, it
     goes on without for a while, then tries again."""
 
-    def __init__(self, most: int | None = None) -> None:
-        """At most `most` guesses a step."""
+    def __init__(self, most: int | None = None, expected: TokenIds = ()) -> None:
+        """At most `most` guesses a step. They come from `expected` too."""
         self._most = MAX_DRAFTED if most is None else min(most, MAX_DRAFTED)
-        self._tokens = array("i")
+        self._tokens = array("i", expected)
+        self._num_before = len(expected)  # of `_tokens`: those that are not the sequence's
         self._found: list[int] = []  # behind all of `_tokens`
         self._length = min(FIRST_DRAFTED, self._most)
         self._rest = self._next_rest = FIRST_REST
+        self._least = MIN_MATCH
         self._plain, self._guessed = _Pace(), _Pace()
         self._waited = False  # its last token was waited for, to guess from it
         self._last: float | None = None  # when tokens came
@@ -100,7 +100,7 @@ class Speculation:
         """Whether the next row is better run when its tokens are known. Told so, a sequence waits for them."""
         found = self._guess(token_ids)
         if self._waited and not found:
-            self._pause()
+            self.pause()
         self._waited = bool(found)
         return self._waited
 
@@ -108,7 +108,7 @@ class Speculation:
         """At most `room` guesses of what follows."""
         found = self._guess(token_ids)[: max(room, 0)]
         if self._waited and not found:
-            self._pause()
+            self.pause()
         self._waited = False
         return found
 
@@ -124,19 +124,22 @@ class Speculation:
             return
         self._guessed.add(elapsed, num_tokens)
         if self._guessed.is_slower_than(self._plain):
-            self._pause()
+            self.pause()
         else:
-            self._next_rest = FIRST_REST
+            self._next_rest, self._least = FIRST_REST, MIN_MATCH
         self._length = min(max(2 * num_tokens, LEAST_DRAFTED), self._most)
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """Guess nothing for a while, longer each time that guesses did not pay."""
         self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, LONGEST_REST)
+        self._least = min(self._least + 2, LONGEST_MIN_MATCH)
         self._guessed = _Pace()
 
     def _guess(self, token_ids: TokenIds) -> list[int]:
         if self._rest:
             return []
-        if len(token_ids) > len(self._tokens):
-            self._tokens.extend(token_ids[len(self._tokens) :])
-            self._found = look_up(np.frombuffer(self._tokens, np.int32), self._length)
+        num_known = len(self._tokens) - self._num_before
+        if len(token_ids) > num_known:
+            self._tokens.extend(token_ids[num_known:])
+            self._found = look_up(np.frombuffer(self._tokens, np.int32), self._length, self._least)
         return self._found

@@ -45,6 +45,7 @@ class PromptIds:
     copies: int = 1
     param: str = "messages"  # the field that a too long prompt came from
     form: ReplyFormat = PLAIN
+    expected: tuple[int, ...] = ()  # as in SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +287,7 @@ def _prompts(model: LoadedModel, ids: PromptIds, wish: Wish) -> Sequence[Prompt]
                         max_tokens=min(params.max_tokens, room),
                         seed=(params.seed + len(prompts)) & 0xFFFF_FFFF,
                         grammar=ids.form.grammar,
+                        expected=ids.expected,
                     ),
                     wish.stop or model.text.recipe.stops,
                     ids.form,

@@ -40,8 +40,9 @@ from .footprint import decoder_footprint, max_sequences
 from .kernel import Kernels, run_once
 from .kv_copy import BlockCopies
 from .kv_size import size_kv
+from .linear import LinearTable
 from .logprobs import COLUMNS
-from .model import load_weights
+from .model import ModelWeights, load_weights
 from .replay import Recording, make_replayer
 from .sampler import Mode
 from .scratch import first_rows
@@ -99,6 +100,37 @@ class GpuRunner:
         device, spec = self._device, self._model.spec
         before = device.allocated_bytes
         weights = load_weights(device, self._model, self.context_length, progress)
+        try:
+            cache, table = self._allocate(kernels, weights)
+        except BaseException:
+            weights.uploads.drop()
+            raise
+        weights.uploads.wait()
+        self._replayer = make_replayer(device, self._plans.output_bytes, self.steps_in_flight)
+        self._info = WorkerInfo(
+            device=device.name,
+            device_kind="gpu",
+            context_length=self.context_length,
+            num_blocks=self.num_blocks,
+            block_size=self.block_size,
+            max_sequences=self.max_sequences,
+            weight_bytes=weights.nbytes,
+            kv_bytes=cache.nbytes,
+            load_seconds=time.monotonic() - self._started,
+            verification=self._options.verification,
+            tuned_products=table.num_tuned,
+            scratch_bytes=device.allocated_bytes - before - weights.nbytes - cache.nbytes,
+            device_memory=self._memory,
+            tier=gpu_tier(device.info.kind, self._memory),
+            kv_type=self.kv_type,
+            window=spec.window,
+        )
+
+    def _allocate(
+        self, kernels: Kernels, weights: ModelWeights
+    ) -> tuple[kv_cache.KVCache, LinearTable]:
+        """All that is not weights, and the plans that nearly every user needs first."""
+        device, spec = self._device, self._model.spec
         cache = kv_cache.allocate(device, spec, self.num_blocks, self.kv_type)
         self._copies = BlockCopies(device, cache.parts, self.num_blocks)
         self.block_bytes = self._copies.block_bytes
@@ -126,26 +158,7 @@ class GpuRunner:
         self._transformer, self._logprobs = buffers.transformer, buffers.logprobs
         self._plans = buffers.plans
         self._plans.prepare_first()
-        weights.uploads.wait()
-        self._replayer = make_replayer(device, self._plans.output_bytes, self.steps_in_flight)
-        self._info = WorkerInfo(
-            device=device.name,
-            device_kind="gpu",
-            context_length=self.context_length,
-            num_blocks=self.num_blocks,
-            block_size=self.block_size,
-            max_sequences=self.max_sequences,
-            weight_bytes=weights.nbytes,
-            kv_bytes=cache.nbytes,
-            load_seconds=time.monotonic() - self._started,
-            verification=self._options.verification,
-            tuned_products=table.num_tuned,
-            scratch_bytes=device.allocated_bytes - before - weights.nbytes - cache.nbytes,
-            device_memory=self._memory,
-            tier=gpu_tier(device.info.kind, self._memory),
-            kv_type=self.kv_type,
-            window=spec.window,
-        )
+        return cache, table
 
     def info(self) -> WorkerInfo:
         return self._info

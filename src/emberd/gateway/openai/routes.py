@@ -27,6 +27,7 @@ from .start import new_answer, respond, start
 
 router = APIRouter(prefix="/v1")
 BODIES = (ChatCompletionRequest,)
+_LONGEST_TOKEN = 16  # characters, of nearly all
 _TEMPLATE_NAMES = {"messages", "tools", "documents", "add_generation_prompt", "template"}
 
 
@@ -39,7 +40,7 @@ async def chat_completions(request: Request) -> Response:
         if service_of(request).config.strict:
             refuse_ignored(unused_fields(raw, model.text.template.source))
         ids, form = conversation.read(model.text, body.model, model.context_length)
-        return PromptIds((ids,), body.n or 1, form=form)
+        return PromptIds((ids,), body.n or 1, form=form, expected=_expected(body, model))
 
     sampling = body.sampling(
         body.max_completion_tokens or body.max_tokens,
@@ -99,6 +100,14 @@ def _conversation(body: ChatCompletionRequest) -> Conversation:
         forced=forced,
         schema_paths=schema_paths(body.tools),
     )
+
+
+def _expected(body: ChatCompletionRequest, model: LoadedModel) -> tuple[int, ...]:
+    """Token ids of what is predicted; of a text far longer than a reply can be, its beginning."""
+    if body.prediction is None:
+        return ()
+    text = body.prediction.text()[: _LONGEST_TOKEN * model.context_length]
+    return tuple(model.tokenizer.encode(text, add_special=False, parse_special=False))
 
 
 def _template_variables(body: ChatCompletionRequest) -> dict[str, Any]:

@@ -126,6 +126,23 @@ class Thinking(Schema):
     budget_tokens: Budget | None = None
 
 
+class TextPart(Schema):
+    type: Literal["text"] = "text"
+    text: Text
+
+
+class Prediction(Schema):
+    """What the caller thinks that the reply will hold."""
+
+    type: Literal["content"] = "content"
+    content: Text | Annotated[list[TextPart], FIRST_FAULT]
+
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
 class ChatCompletionRequest(SamplingFields, ConstraintFields):
     messages: Annotated[
         list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES), FIRST_FAULT
@@ -144,6 +161,7 @@ class ChatCompletionRequest(SamplingFields, ConstraintFields):
     think: Flag | Text | None = None
     thinking: Thinking | None = None
     thinking_token_budget: Budget | None = None
+    prediction: Prediction | None = None
 
 
 class CompletionRequest(SamplingFields, ConstraintFields):
