@@ -65,7 +65,7 @@ def assert_one_clear_line(result: Any, *words: str) -> None:
 
 def test_commands_are_those_of_the_issue() -> None:
     assert COMMANDS == sorted(
-        "serve run pull create cp rm list ps show stop cancel fit devices verify bench".split()
+        "serve run pull create cp rm list ps show stop batch cancel fit devices verify bench".split()
     )
 
 
