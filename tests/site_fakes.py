@@ -69,6 +69,8 @@ class FakeWorker:
     logits: NDArray[np.float32] | None  # [next, last]
     delay: float = 0.0  # seconds a token
     alive: bool = True
+    on_death: Any = None
+    lost_device: str | None = None
     requests: list[GenerateRequest] = field(default_factory=list)
     embeds: list[EmbedRequest] = field(default_factory=list)
     running: set[str] = field(default_factory=set)

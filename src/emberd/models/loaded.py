@@ -73,6 +73,7 @@ class StartedWorker(Worker, Protocol):
     """A worker that is still to be told where its model's vocabulary is to be had."""
 
     token_table: Callable[[], TokenTable] | None
+    on_death: Callable[[Any], None] | None  # called with the worker when it ends by itself
 
 
 @dataclass(frozen=True, slots=True)

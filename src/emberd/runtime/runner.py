@@ -16,7 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import ModelLoadError
 from ..gguf.extend import extended
+from ..gguf.loaded import loaded_nbytes
 from ..gguf.rope import kv_layout
 from ..gguf.spec import ModelFile, open_model
 from ..hardware import gpu_tier
@@ -34,7 +36,7 @@ from ..protocol import (
 )
 from . import kv_cache
 from .buffers import allocate
-from .device import Device, Tensor, open_device
+from .device import AllocationError, Device, Tensor, open_device
 from .device_memory import device_memory
 from .footprint import decoder_footprint, max_sequences
 from .kernel import Kernels, run_once
@@ -85,7 +87,7 @@ class GpuRunner:
     ) -> GpuRunner:
         """Open the file and the device (or take that of `kernels`), upload weights, allocate the cache.
 
-        Raises ModelFileError for the file, DeviceError for the device.
+        Raises ModelFileError for the file, DeviceError for the device, ModelLoadError where it has no room.
         """
         model = extended(
             open_model(options.model_path), options.context_length, options.rope_scaling
@@ -93,8 +95,20 @@ class GpuRunner:
         if kernels is None:
             kernels = Kernels(open_device("gpu" if options.device == "auto" else options.device))
         runner = cls(kernels.device, model, options)
-        runner._build(kernels, progress)
+        try:
+            runner._build(kernels, progress)
+        except AllocationError as error:
+            raise ModelLoadError(runner._too_large(error)) from error
         return runner
+
+    def _too_large(self, error: AllocationError) -> str:
+        weights = sum(loaded_nbytes(info) for info in self._model.file.tensors.values())
+        tokens = self.num_blocks * self.block_size
+        kv = self.num_blocks * kv_cache.bytes_per_block(self._model.spec, self.kv_type)
+        return (
+            f"{self._model.file.name} needs {weights} bytes for weights and {kv} for a KV cache of {tokens} "
+            f"tokens, and {error.message}. A smaller --ctx or --kv-memory needs less"
+        )
 
     def _build(self, kernels: Kernels, progress: Callable[[float], None] | None) -> None:
         device, spec = self._device, self._model.spec
@@ -163,6 +177,10 @@ class GpuRunner:
     def info(self) -> WorkerInfo:
         return self._info
 
+    def heartbeat(self) -> None:
+        """Find out while idle whether the device is still there."""
+        self._device.touch()
+
     def prepare(self) -> bool:
         # A software adapter compiles for seconds, with the cores that a request would want.
         return not self._device.info.is_software and self._plans.prepare_next()
@@ -210,6 +228,23 @@ class GpuRunner:
             found[rows] = self._plans.logprobs_of(words, len(rows))
             output.logprobs = self._logprobs.read(found)
         return output
+
+    def experts_of(self, batch: Batch) -> list[IntArray]:
+        """The experts (T, used) that each layer chose in the step of this batch: synchronous, for verification.
+
+        It must have been the last step and sample nothing; it is run again, which changes nothing.
+        """
+        self._replayer.flush()
+        plan = self._plans.for_step(batch, 0, self._sampler.mode_for(batch))
+        found, steps = [], []
+        for dispatch in plan.recording.dispatches:
+            steps.append(dispatch)
+            if dispatch.kernel.key.name == "top_experts":
+                run_once(self._device, steps)
+                ids = self._device.read(dispatch.tensors[2])
+                found.append(ids[: batch.num_tokens].astype(np.int32))
+                steps = []
+        return found
 
     def _scores(self, places: IntArray, token_ids: IntArray) -> Logprobs:
         """What token places of the step just submitted say of the tokens behind them: synchronous."""

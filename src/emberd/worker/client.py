@@ -39,7 +39,7 @@ from emberd.protocol import (
     WorkerOptions,
 )
 
-from .channel import LoadFailure, LoadProgress, encode, receive
+from .channel import DeviceLost, LoadFailure, LoadProgress, encode, receive
 
 WORKER_COMMAND = (sys.executable, "-m", "emberd.worker.process")
 REAP_SECONDS = 5.0
@@ -71,6 +71,7 @@ class WorkerClient:
     ) -> None:
         self.options = options
         self.on_death: Callable[[WorkerClient], None] | None = None
+        self.lost_device: str | None = None  # the reason, where the worker ended by that
         self.token_table: Callable[[], TokenTable] | None = None
         self._process = process
         self._reader = reader
@@ -261,6 +262,8 @@ class WorkerClient:
                 ) from None
             if isinstance(message, LoadFailure):
                 raise _load_error(message)
+            if isinstance(message, DeviceLost):
+                raise DeviceError(f"loading {self._model} failed: {message.reason}")
             if not isinstance(message, LoadProgress):
                 return message
             if on_progress is not None:
@@ -273,6 +276,7 @@ class WorkerClient:
                 self._hand_out(await receive(self._reader))
         except EOFError:
             await self._reap(self._reap_seconds)
+            self._see_abort()
         except Exception:
             log.exception("the worker of %s sent what cannot be read", self._model)
             await self._reap(0)
@@ -289,12 +293,23 @@ class WorkerClient:
             if (answer := self._asked.get(message.number)) is not None and not answer.done():
                 answer.set_result(message)
             return
+        if isinstance(message, DeviceLost):
+            self.lost_device = message.reason
+            return
         assert isinstance(message, StepMessage)
         self.stats = message
         for update in message.updates:
             updates = self._queues.get(update.request_id)
             if updates is not None:  # else its iterator was closed
                 updates.put_nowait(update)
+
+    def _see_abort(self) -> None:
+        """A GPU library that finds its device lost aborts the process, which then says nothing."""
+        aborted = self._process.returncode == -signal.SIGABRT
+        if aborted and self.info.device_kind == "gpu" and self.lost_device is None:
+            self.lost_device = (
+                f"the driver of {self.info.device} ended its worker ({self._ending()})"
+            )
 
     async def _reap(self, grace: float) -> None:
         """Close the channel and wait for the process to end; kill it after `grace` seconds."""
@@ -318,6 +333,8 @@ class WorkerClient:
     def _died(self) -> WorkerDiedError:
         if self._closing:
             return WorkerDiedError(f"the model {self._model} was unloaded")
+        if self.lost_device is not None:
+            return WorkerDiedError(f"{self._model} stopped: {self.lost_device}; it is loaded again")
         return WorkerDiedError(
             f"the worker of {self._model} ended ({self._ending()}); the next request loads it again"
         )
