@@ -31,14 +31,16 @@ SAMPLING = json.loads("""{
     "temperature": 0, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "seed": 1, "stop": ["x"], "ignore_eos": false,
     "presence_penalty": 0.1, "frequency_penalty": 0.1, "repeat_penalty": 1.1, "repetition_penalty": null,
     "repeat_last_n": 5, "keep_alive": 5, "logit_bias": {"1": 1}, "options": {}, "num_ctx": 1024,
-    "cache_prompt": true, "cache_salt": "s", "priority": null, "service_tier": "flex"}""")
+    "cache_prompt": true, "cache_salt": "s", "priority": null, "service_tier": "flex", "max_drafted": 2,
+    "return_progress": true}""")
 NATIVE = json.loads("""{
     "model": "tiny", "stream": true, "keep_alive": 5, "format": "", "think": false, "logprobs": true,
-    "top_logprobs": 1, "priority": 1, "options": {
+    "top_logprobs": 1, "priority": 1, "return_progress": true, "options": {
         "num_ctx": 1024, "num_predict": 5, "seed": 1, "temperature": 0, "top_k": 1, "top_p": 0.5, "min_p": 0.1,
         "repeat_last_n": 1, "repeat_penalty": 1, "presence_penalty": 1, "frequency_penalty": 1, "stop": ["x"]}}""")
 CHAT = json.loads("""{
     "tool_choice": "auto", "parallel_tool_calls": false, "logprobs": true, "top_logprobs": 1,
+    "prediction": {"type": "content", "content": "b"},
     "modalities": ["text"], "functions": [], "max_completion_tokens": null, "think": false,
     "reasoning_effort": "none", "reasoning": {"effort": "none", "exclude": true}, "thinking": {"type": "disabled"},
     "thinking_token_budget": 1, "chat_template_kwargs": {"a": 1}, "messages": [
