@@ -22,6 +22,7 @@ from pathlib import Path
 import common
 from common import Spread
 from emberd.engine import Engine
+from emberd.engine.pace import GPU_PROMPT_SHARE
 from emberd.errors import EmberdError
 from emberd.gguf.spec import open_model
 from emberd.protocol import NORMAL, GenerateRequest, Runner, SamplingParams, WorkerOptions
@@ -29,7 +30,7 @@ from emberd.worker.process import load_runner
 from http_load import percentile
 
 INTERACTIVE, BATCH = 0, 2
-PLAIN_SHARE, DEFAULT_SHARE = 1.0, WorkerOptions("").prompt_share
+PLAIN_SHARE, DEFAULT_SHARE = 1.0, GPU_PROMPT_SHARE
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,10 +140,11 @@ class Config:
         values.one_of("auto", "ngram", "off"),
         "auto",
     )
-    prompt_share: float = _setting(
+    prompt_share: float | None = _setting(
         "Share of the time that prompts get while replies run, so that these go on smoothly; 1: all they take.",
         values.share,
-        0.5,
+        None,
+        shown="0.5 on GPUs, 1 on the CPU",
     )
     verify: bool | None = _setting(
         "Check a model's kernels on its own weights at its first load on a device (--no-verify: do not).",

@@ -108,7 +108,9 @@ class WorkerOptions:
     )
     max_sequences: int = 32
     max_batch_tokens: int = 512  # tokens a step; the chunk size of prefill follows from it
-    prompt_share: float = 0.5  # of the time, that prompts get while replies run; 1: what they take
+    prompt_share: float | None = (
+        None  # of the time, that prompts get while replies run; 1: what they take; None: by device
+    )
     cache_dir: str | None = None  # where measured tiles and checked kernels are kept; None: nowhere
     kv_ram: int = 0  # bytes of main memory for KV blocks that left the pool
     kv_disk: int = 0  # bytes of files in cache_dir for KV blocks, those of all models

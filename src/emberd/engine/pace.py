@@ -9,6 +9,9 @@ import math
 
 from .steps import Mix
 
+GPU_PROMPT_SHARE = 0.5
+"""Share of the time that prompts get on a GPU unless told otherwise."""
+
 GPU_LEAST = 16
 """Tokens of the smallest step with prompts that a GPU has a plan for; on the CPU fewer cost less."""
 

@@ -22,6 +22,7 @@ from typing import Protocol, runtime_checkable
 
 from emberd import logs
 from emberd.engine import EncoderEngine, Engine
+from emberd.engine.pace import GPU_PROMPT_SHARE
 from emberd.engine.tier_options import tiers_for
 from emberd.errors import DeviceError, EmberdError
 from emberd.estimate import MemoryEstimate, MemoryQuestion
@@ -126,10 +127,14 @@ def make_engine(runner: AnyRunner, options: WorkerOptions) -> AnyEngine:
     if isinstance(runner, EncoderRunner):
         return EncoderEngine(runner)
     tiers = tiers_for(runner, options, model_digest)
-    speculate = options.speculate == "ngram" or (
-        options.speculate == "auto" and runner.info().device_kind == "cpu"
-    )
-    return Engine(runner, tiers, prompt_share=options.prompt_share, speculate=speculate)
+    on_cpu = runner.info().device_kind == "cpu"
+    speculate = options.speculate == "ngram" or (options.speculate == "auto" and on_cpu)
+    share = options.prompt_share
+    if (
+        share is None
+    ):  # on the CPU a step with prompts is long however few of their tokens are in it
+        share = 1.0 if on_cpu else GPU_PROMPT_SHARE
+    return Engine(runner, tiers, prompt_share=share, speculate=speculate)
 
 
 class Inbox:
