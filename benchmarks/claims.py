@@ -58,6 +58,7 @@ def rendered(record: Json) -> str:
         "memory": _memory,
         "kv_quality": _kv_quality,
         "speculation": _speculation,
+        "reuse": _reuse,
     }
     if record["benchmark"] not in kinds:
         raise ValueError(
@@ -147,6 +148,41 @@ def _speculation(results: Json) -> list[list[str]]:
                 row["equal_replies"],
             ]
         )
+    return table
+
+
+def _reuse(results: Json) -> list[list[str]]:
+    """What was not computed twice; the third column is what it is held against."""
+    shared, agent = results["shared"], results["agent"]
+    what = f"{shared['chats']} chats share {shared['shared_tokens']} tokens: "
+    table = [
+        ["what", "measured", "against", "share"],
+        [
+            what + "blocks",
+            f"{shared['blocks']}",
+            f"{shared['blocks_expected']} shared + unique",
+            f"{shared['blocks'] / shared['blocks_expected']:.0%}",
+        ],
+        [
+            what + "MiB",
+            f"{shared['mib']:,.0f}",
+            f"{shared['mib_static']:,.0f} in a slot each",
+            f"{shared['mib'] / shared['mib_static']:.0%}",
+        ],
+    ]
+    names = {"cached": "TTFT, prompt in the pool", "restarted": "TTFT, prompt on disk"}
+    for row in results["again"]:
+        cells = [f"{_median(row['again_ms'])} ms", f"{_median(row['cold_ms'])} ms cold"]
+        what = f"{names[row['what']]}, {row['prompt_tokens']} tokens"
+        table.append([what, *cells, f"{row['ratio']:.1%}"])
+    for words, share in (("all turns", "cached_share"), ("behind the first", "cached_share_later")):
+        total = f"{agent['prompt_tokens']:,} prompt tokens of {agent['turns']} turns"
+        table.append([f"agent, {words}: cached", "", total, f"{agent[share]:.1%}"])
+    for row in results["pressure"]:
+        over = row["run_tokens"] - row["needed_tokens"]
+        cells = [f"{over:,}", f"{row['needed_tokens']:,} needed"]
+        share = f"{over / row['needed_tokens']:.1%}"
+        table.append([f"preempted, {row['what']}: tokens run again", *cells, share])
     return table
 
 

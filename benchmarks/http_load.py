@@ -71,20 +71,23 @@ class Outcome:
 
 def run_load(load: Load) -> Outcome:
     """Send the load from `processes` processes and sum up. ValueError for a host that is not this machine."""
+    return summary(load, run_traces(load))
+
+
+def run_traces(load: Load) -> list[Trace]:
+    """As `run_load`, each request by itself."""
     if urlsplit(load.url).hostname not in LOOPBACK:
         raise ValueError(f"{load.url} is not on this machine; load is sent to loopback only")
     start = time.monotonic()
     if load.processes == 1:
-        traces = _run_share(load, start)
-    else:
-        context = get_context("spawn")
-        with ProcessPoolExecutor(load.processes, mp_context=context) as pool:
-            list(pool.map(abs, range(load.processes)))  # so that no process starts under load
-            start = time.monotonic() + 0.05
-            shares = list(_shares(load))
-            found = pool.map(_run_share, shares, [start] * len(shares))
-            traces = [trace for part in found for trace in part]
-    return summary(load, traces)
+        return _run_share(load, start)
+    context = get_context("spawn")
+    with ProcessPoolExecutor(load.processes, mp_context=context) as pool:
+        list(pool.map(abs, range(load.processes)))  # so that no process starts under load
+        start = time.monotonic() + 0.05
+        shares = list(_shares(load))
+        found = pool.map(_run_share, shares, [start] * len(shares))
+        return [trace for part in found for trace in part]
 
 
 def summary(load: Load, traces: Sequence[Trace]) -> Outcome:

@@ -69,6 +69,8 @@ class FakeWorker:
     logits: NDArray[np.float32] | None  # [next, last]
     delay: float = 0.0  # seconds a token
     alive: bool = True
+    on_death: Any = None
+    lost_device: str | None = None
     requests: list[GenerateRequest] = field(default_factory=list)
     embeds: list[EmbedRequest] = field(default_factory=list)
     running: set[str] = field(default_factory=set)
@@ -148,6 +150,10 @@ class FakeWorker:
             self.running.discard(request.request_id)
             if not finished:
                 self.cancelled.append(request.request_id)
+
+    async def preempt(self, request_id: str | None) -> str | None:
+        found = [name for name in sorted(self.running) if request_id in (None, name)]
+        return found[-1] if found else None
 
     async def inspect(self) -> BatchStatus:
         return BatchStatus(

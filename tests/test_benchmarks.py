@@ -93,6 +93,23 @@ def test_engine_measures_a_tiny_model_on_the_cpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_fairness_runs_every_case(tmp_path: Path) -> None:
+    model = random_model(tmp_path / "tiny.gguf", quant="Q8_0", layers=1)
+    sizes = ("--prompt-tokens", 200, "--reply-prompt-tokens", 9, "--new-tokens", 40)
+    record = run(
+        *("fairness.py", model, "--device", "cpu", "--replies", 2, "--repeats", 1),
+        *(*sizes, "--out", tmp_path / "out.json"),
+    )
+    alone, prompts, *both = record["results"]
+    assert len(both) == 3 and alone["gap_p95_ratio"] == 1 and prompts["prompt_ratio"] == 1
+    assert alone["prompt_tok_s"]["high"] == 0 == prompts["gap_p50_ms"]["high"]
+    for row in both:
+        assert 0 < row["gap_p50_ms"]["median"] <= row["gap_p95_ms"]["median"]
+        assert row["gap_p95_ms"]["median"] <= row["gap_max_ms"]["median"]
+        assert row["prompt_tok_s"]["low"] > 0
+
+
+@pytest.mark.slow
 def test_memory_holds_estimates_against_what_a_worker_takes(tmp_path: Path) -> None:
     model = random_model(tmp_path / "tiny.gguf", layers=1)
     flags = ("--devices", "cpu", "--ctx", 32, "--out", tmp_path / "out.json")
@@ -243,6 +260,22 @@ def test_open_loop_sends_all_and_counts_the_failed(load: Any) -> None:
         outcome = http_load.run_load(a_load(http_load, server.url, requests=6, rate=500.0))
     assert (outcome.requests, outcome.failed, outcome.completion_tokens) == (6, 2, 8)
     assert "503" in outcome.first_error and "full" in outcome.first_error
+
+
+def test_overload_tells_the_served_from_the_refused(load: Any) -> None:
+    overload = load("overload")
+    http_load = load("http_load")
+    with FakeServer(tokens=2, fail_from=9).running() as server:
+        shared = a_load(http_load, server.url, requests=6, new_tokens=2)
+        capacity, over = overload.measure(shared, 2, (2.0,))
+    assert (capacity.done, capacity.refused, capacity.goodput_ratio) == (6, 0, 1)
+    assert (over.done, over.refused, over.broken, over.requests) == (3, 3, 0, 6)
+    assert over.rate == pytest.approx(2 * capacity.goodput_tok_s / 2)
+    assert 0 < over.ttft_p50_ms <= over.ttft_p95_ms and over.refusal_p95_ms > 0
+    with FakeServer(tokens=2, fail_from=0).running() as server:
+        shared = a_load(http_load, server.url, requests=2)
+        with pytest.raises(ValueError, match="nothing was served"):
+            overload.measure(shared, 1, (1.0,))
 
 
 def test_load_goes_to_this_machine_alone(load: Any) -> None:

@@ -6,7 +6,7 @@ same number, between two steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 SequenceState = Literal["waiting", "prefill", "decode"]
@@ -45,14 +45,55 @@ class BlockCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixShape:
+    """The prefix cache as a tree of full blocks, each behind the one before it."""
+
+    blocks: int = 0
+    beginnings: int = 0  # blocks with none before them
+    ends: int = 0  # blocks with none behind them
+    deepest: int = 0  # blocks of the longest path
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """The last steps of one kind; times are seconds."""
+
+    count: int = 0
+    p50: float = 0.0
+    p95: float = 0.0
+    longest: float = 0.0
+    prompt_tokens: int = 0  # in all of them
+    reply_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class BatchStatus:
     """The whole of a worker's batch at one moment: running ones in order of admission, then waiting ones."""
 
     sequences: tuple[SequenceStatus, ...]
     blocks: BlockCounts = BlockCounts()
+    prefixes: PrefixShape = PrefixShape()
+    num_steps: int = 0  # since the model was loaded
+    steps: dict[str, StepTimes] = field(default_factory=dict)  # replies, prompts, both
 
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
     number: int
     status: BatchStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Put a running sequence back to those that wait. None: the one that would go first if room were needed."""
+
+    number: int
+    request_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """Which it was; None: it does not run."""
+
+    number: int
+    request_id: str | None

@@ -65,7 +65,7 @@ def assert_one_clear_line(result: Any, *words: str) -> None:
 
 def test_commands_are_those_of_the_issue() -> None:
     assert COMMANDS == sorted(
-        "serve run pull create cp rm list ps show stop cancel fit devices verify bench".split()
+        "serve run pull create cp rm list ps show stop batch cancel fit devices verify bench".split()
     )
 
 
@@ -280,6 +280,7 @@ def test_a_chat_keeps_what_was_said(
 
 def test_devices_json_says_what_would_be_chosen(emberd_cli: Emberd) -> None:
     answer = emberd_cli("devices", "--device", "cpu", "--json").json
+    assert all({"memory", "class"} <= adapter.keys() for adapter in answer["adapters"])
     assert answer["choice"]["chosen"] == "cpu" and answer["choice"]["reason"]
     assert isinstance(answer["adapters"], list)
 

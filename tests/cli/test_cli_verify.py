@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from cli_harness import Emberd
 
+from arch_models import architecture_model
+from emberd.reference.transformer import Routing
 from emberd.runtime.runner import GpuRunner
 from emberd.verify import kernels as verify_kernels
 from emberd.verify.bench import Workbench
 from emberd.verify.check import Check
-from emberd.verify.model import check_model
+from emberd.verify.model import MAX_LOST, check_model
 from tiny_gguf import random_model
 
 pytestmark = pytest.mark.device
@@ -111,6 +113,45 @@ def test_verify_passes_on_real_models(
 ) -> None:
     result = emberd_cli("verify", str(request.getfixturevalue(fixture)), "--device", "gpu")
     assert result.code == 0, result.out
+
+
+@pytest.mark.slow
+def test_experts_are_judged_by_the_choices_of_the_device(tmp_path: Path) -> None:
+    path = architecture_model(tmp_path / "m.gguf", "qwen3moe", quant="Q8_0")
+    checks = {check.kernel: check for check in check_model(path, "gpu")}
+    assert all(check.passed for check in checks.values()), checks
+    assert "choices parted" in checks["model experts"].shape
+
+
+def test_a_choice_that_is_no_near_tie_is_told() -> None:
+    logits = np.log(np.array([[0.5, 0.499, 0.001], [0.3, 0.1, 0.6]], np.float32))
+    near, far = Routing([np.array([[1], [2]], np.int32)]), Routing([np.array([[2], [2]], np.int32)])
+    for routing in (near, far):
+        assert routing.next(logits, 1) is routing.given[0]
+        assert routing.parted == 1
+    assert 0 < near.lost[0].max() < MAX_LOST["int8"] < far.lost[0].max()
+    assert near.lost[0][1] == 0
+
+
+def test_another_quantization_is_compared_over_a_text(emberd_cli: Emberd, tmp_path: Path) -> None:
+    files = [
+        str(random_model(tmp_path / f"{quant}.gguf", quant=quant, layers=1))
+        for quant in ("Q4_0", "F32")
+    ]
+    (tmp_path / "text").write_text("the sea brought a crate of oranges")
+    options = ("--against", files[1], "--device", "cpu", "--text", str(tmp_path / "text"))
+    found = emberd_cli("verify", files[0], *options, "--json").json
+    assert found["num_tokens"] == 33 and found["mean_kl"] > 0 and found["reference"] == "F32.gguf"
+    shown = emberd_cli("verify", files[0], *options).out
+    assert f"{found['perplexity']:.4f}" in shown and "likeliest token the same in" in shown
+    for wrong, told in (
+        (("--kl", "--device", "cpu"), "--against"),
+        (("--text", str(tmp_path / "text")), "--kl"),
+        (("--kl", "--text", str(tmp_path / "none")), "none"),
+    ):
+        result = emberd_cli("verify", files[0], *wrong)
+        assert result.code == 1 and told in result.err
+    assert "same vocabulary" not in shown
 
 
 def test_nan_never_passes() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from emberd.engine import Engine
 from emberd.protocol import GenerateRequest, SamplingParams
-from fakes import ScriptedRunner
+from fakes import ScriptedRunner, lone_run
 
 
 def request(rng: np.random.Generator, name: str, num_tokens: int) -> GenerateRequest:
@@ -73,3 +73,48 @@ def test_blocks_of_a_common_beginning_are_counted_as_shared(rng: np.random.Gener
     status = engine.status()
     assert status.blocks.shared == 4
     assert [one.num_cached_tokens for one in status.sequences] == [0, 16]
+
+
+def test_a_sequence_is_put_back_and_goes_on(rng: np.random.Generator) -> None:
+    """The reply is that of a lone run, and what it had computed is found again."""
+    for steps_in_flight in (1, 3):
+        runner = ScriptedRunner(steps_in_flight=steps_in_flight)
+        engine = Engine(runner)
+        one = request(rng, "one", int(rng.integers(20, 30)))
+        engine.add(one)
+        got: list[int] = []
+        at = int(rng.integers(3, 10))
+        for number in range(100):
+            if number == at:
+                assert engine.preempt("nobody") is None
+                assert engine.preempt(("one", None)[int(rng.integers(2))]) == "one"
+                assert engine.preempt("one") is None
+                engine.check_integrity()
+                assert engine.status().blocks.held == 0 and engine.status().blocks.idle >= 5
+            got += [token for update in engine.step().updates for token in update.token_ids]
+            engine.check_integrity()
+            if not engine.has_work:
+                break
+        assert tuple(got) == lone_run(one)[0]
+
+
+def test_the_prefix_tree_and_the_steps_are_summed_up(rng: np.random.Generator) -> None:
+    engine = Engine(ScriptedRunner(num_blocks=64, max_batch_tokens=8))
+    trunk = rng.integers(0, 900, size=12).tolist()
+    for name, tail in [("a", [901] * 5), ("b", [902] * 9), ("c", [])]:
+        params = SamplingParams(max_tokens=1)
+        engine.add(GenerateRequest(name, (*trunk, *tail), params))
+        while engine.has_work:
+            engine.step()
+    engine.add(GenerateRequest("d", (7, 7, 7, 7, 7), SamplingParams(max_tokens=3)))
+    while engine.has_work:
+        engine.step()
+    status = engine.status()
+    # a: trunk 3 + 1 block; b: 3 + 2; c within the trunk; d: 1
+    assert (status.prefixes.blocks, status.prefixes.beginnings) == (7, 2)
+    assert (status.prefixes.ends, status.prefixes.deepest) == (3, 5)
+    assert status.num_steps == sum(times.count for times in status.steps.values())
+    assert status.steps["replies"].count == 2 and "both" not in status.steps
+    assert status.steps["prompts"].prompt_tokens == 17 + 9 + 4 + 5  # without what was found
+    for times in status.steps.values():
+        assert 0 < times.p50 <= times.p95 <= times.longest

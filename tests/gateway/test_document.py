@@ -28,7 +28,7 @@ ROUTES = {
     if isinstance(route, APIRoute) and route.include_in_schema
     for method in route.methods
 }
-NEEDS_OTHERS = {"POST /api/pull", "DELETE /api/requests/{id}"}  # a registry; a request that runs
+NEEDS_OTHERS = {"POST /api/pull", "DELETE /api/requests/{id}", "POST /api/batch/preempt"}
 
 
 @pytest.fixture

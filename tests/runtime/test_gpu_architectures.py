@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from arch_models import CASES, architecture_model
 from batches import GREEDY, Row, make_batch
-from emberd.errors import ModelLoadError
+from emberd.errors import DeviceError
 from emberd.protocol import Runner, WorkerOptions
 from emberd.reference import runner as reference_runner
 from emberd.reference.runner import CpuRunner
@@ -94,7 +95,20 @@ def test_logits_agree_with_the_reference(
     assert np.mean(error > 10 * most) < 0.1, error
 
 
-def test_a_context_beyond_the_learned_positions_is_refused(tmp_path: Path) -> None:
+def test_learned_positions_bound_the_context(tmp_path: Path) -> None:
     path = architecture_model(tmp_path / "m.gguf", "gpt2")
-    with pytest.raises(ModelLoadError, match="has learned positions for 256"):
-        GpuRunner.load(replace(options(path), context_length=512))
+    runner = GpuRunner.load(replace(options(path), context_length=512))
+    assert runner.context_length == 256
+    runner.close()
+
+
+def test_a_load_that_fails_leaves_no_upload_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_given: object, **_more: object) -> None:
+        raise DeviceError("no room")
+
+    monkeypatch.setattr(runner_module, "tuned_table", refuse)
+    with pytest.raises(DeviceError, match="no room"):
+        GpuRunner.load(options(architecture_model(tmp_path / "m.gguf", "llama")))
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("emberd-upload")]

@@ -122,6 +122,16 @@ def test_every_kernel_of_the_runner_was_checked(opened: Device, tmp_path: Path, 
     runner.close()
 
 
+def test_biases_of_more_rows_than_are_compared(
+    opened: Device, tmp_path: Path, only_products: None
+) -> None:
+    path = random_model(
+        tmp_path / "m.gguf", "qwen2", quant="Q8_0", layers=1, width=320, heads=5, kv_heads=5
+    )
+    found = check(opened, path)
+    assert not found.wrong and not found.replaced, found
+
+
 @pytest.mark.slow
 def test_weights_read_wrongly_are_read_as_another_type(
     tmp_path: Path, broken_shaders: Path, only_products: None

@@ -304,7 +304,7 @@ def test_a_step_that_raises_tells_every_request_and_ends_the_worker() -> None:
         await asyncio.gather(follow(0), follow(1))
         assert [update.finish_reason for update in last] == ["error", "error"]
         assert all("the device was lost" in str(update.error) for update in last)
-        with pytest.raises(WorkerDiedError, match="exit code 1"):
+        with pytest.raises(WorkerDiedError, match="stopped: the device was lost"):
             await gather(worker, make_request("late"))
         assert not worker.alive
         await worker.close()

@@ -12,6 +12,7 @@ import typer
 
 from .. import __version__
 from ..errors import EmberdError
+from .batch import batch
 from .bench import bench
 from .cancel import cancel
 from .chat import run
@@ -88,6 +89,7 @@ app.command(
     )
 )(show)
 app.command(epilog=_examples("emberd stop smollm2"))(stop)
+app.command(epilog=_examples("emberd batch", "emberd batch --once", "emberd batch --json"))(batch)
 app.command(epilog=_examples("emberd cancel req_e7759df91516bd3694326405"))(cancel)
 app.command(epilog=_examples("emberd create mario -f ./Modelfile"))(create)
 app.command(epilog=_examples("emberd cp smollm2 my-model"))(cp)

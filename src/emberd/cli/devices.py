@@ -22,9 +22,13 @@ _SHOWN_FEATURES = ("subgroup", "shader-f16", "timestamp-query")
 @with_settings("device")
 def devices(config: Config, json: JsonOption = False) -> None:
     """List adapters with their features and limits, and say which device would be chosen and why."""
+    from ..hardware import gpu_tier
     from ..runtime.device import adapters, choose_adapter
+    from ..runtime.device_memory import device_memory
 
     found = adapters()
+    memory = {info.index: device_memory(info) for info in found}
+    classes = {info.index: gpu_tier(info.kind, memory[info.index]) for info in found}
     refused: DeviceError | None = None
     chosen, reason = None, ""
     try:
@@ -38,12 +42,19 @@ def devices(config: Config, json: JsonOption = False) -> None:
         "reason": refused.message if refused else reason,
     }
     if json:
-        print_json({"adapters": [dataclasses.asdict(info) for info in found], "choice": choice})
+        told = [
+            dataclasses.asdict(info) | {"memory": memory[info.index], "class": classes[info.index]}
+            for info in found
+        ]
+        print_json({"adapters": told, "choice": choice})
     else:
         if found:
             columns = ("", "ADAPTER", "KIND", "BACKEND", "DRIVER", "FEATURES")
             print_table(columns, [_row(info, chosen) for info in found])
             for info in found:
+                size = memory[info.index]
+                known = "does not tell its memory" if size is None else f"memory {size_words(size)}"
+                print(f"{info.name}: {known}, class {classes[info.index]}")
                 limits = ", ".join(_limit(name, info.limits[name]) for name in _SHOWN_LIMITS)
                 print(f"{info.name}: {limits}")
         else:

@@ -65,6 +65,10 @@ class EncoderEngine:
                 raise
         return self._emit()
 
+    def preempt(self, request_id: str | None) -> str | None:
+        """Nothing runs between steps."""
+        return None
+
     def status(self) -> BatchStatus:
         """The texts that wait; a text runs within one step, so none is seen running."""
         return BatchStatus(

@@ -162,9 +162,16 @@ class Engine:
         self._sequences.clear()
         return self._emit()
 
+    def preempt(self, request_id: str | None) -> str | None:
+        """Put a running sequence back to those that wait; None: the last by rank. Gives its id, None where it
+        does not run."""
+        running = self._scheduler.running
+        found = [one for one in running if request_id in (None, one.request_id)]
+        return self._scheduler.preempt(found[-1]).request_id if found else None
+
     def status(self) -> BatchStatus:
         """What waits and runs, and the blocks, as they are now."""
-        return batch_status(self._scheduler)
+        return batch_status(self._scheduler, self._steps)
 
     def check_integrity(self) -> None:
         """Recount blocks against the sequences; AssertionError tells what is off."""

@@ -18,6 +18,10 @@ _FALL, _RISE = 0.5, 0.2
 _RETRY = 128
 """Steps after which it is forgotten how long a size took that was too long, so that it is tried again."""
 
+_BEYOND = 2.0
+"""Where even the smallest step with prompts is too long, larger ones may be so much longer: what makes it long is
+mostly not the tokens, and to run few of them would not help."""
+
 _REFRESH = 64
 """Steps with prompts until one without them shows again how long replies take alone."""
 
@@ -67,8 +71,12 @@ class Pace:
         self._unrefreshed += 1
         allowed = alone * (1 + self._ratio * max(1.0, prompts_per_reply))
         size = max(self._least, _power(num_replies + 1))
+        smallest = self._mixed.get((replies, size), 0.0)
+        bold = smallest > allowed
+        if bold:
+            allowed = smallest * _BEYOND
         while size < self._max_tokens:
-            if self._expected(num_replies, size * 2) > allowed:
+            if self._expected(num_replies, size * 2, bold) > allowed:
                 self._refuse((replies, size * 2))
                 break
             size *= 2
@@ -80,15 +88,16 @@ class Pace:
             self._refused[key] = 0
             self._mixed.pop(key, None)
 
-    def _expected(self, num_replies: int, size: int) -> float:
-        """Seconds of a step. Where it is not known: as if each prompt token took what it does at half the size."""
+    def _expected(self, num_replies: int, size: int, bold: bool) -> float:
+        """Seconds of a step. Where it is not known: as if each prompt token took what it does at half the size; to the
+        bold, as if more of them took no longer."""
         replies = _power(num_replies)
         known = self._mixed.get((replies, size))
         if known is not None:
             return known
         half = self._mixed.get((replies, size // 2))
-        if half is None:
-            return math.inf
+        if half is None or bold:
+            return math.inf if half is None else half
         growth = (size - num_replies) / (size // 2 - num_replies)
         alone = self._alone[replies]
         return alone + max(0.0, half - alone) * growth

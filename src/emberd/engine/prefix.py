@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple
 
+from emberd.inspection import PrefixShape
+
 Key = bytes
 
 
@@ -112,6 +114,22 @@ class PrefixCache:
     def next_to_go(self, count: int) -> list[Published]:
         """The idle blocks that `evict` gives next, at most so many."""
         return [Published(block, *self._key_of[block]) for block in islice(self._idle, count)]
+
+    def shape(self) -> PrefixShape:
+        """Looks at every block."""
+        parent_of = dict(self._key_of.values())
+        depths: dict[Key, int] = {}
+        for key in parent_of:
+            path = []
+            at: Key | None = key
+            while at is not None and at in parent_of and at not in depths:
+                path.append(at)
+                at = parent_of[at]
+            before = depths.get(at, 0) if at is not None else 0
+            depths.update((one, before + place) for place, one in enumerate(reversed(path), 1))
+        beginnings = sum(parent is None or parent not in parent_of for parent in parent_of.values())
+        ends = len(parent_of) - len(parent_of.keys() & set(parent_of.values()))
+        return PrefixShape(len(parent_of), beginnings, ends, max(depths.values(), default=0))
 
     def check_integrity(self) -> None:
         """AssertionError tells what is off."""

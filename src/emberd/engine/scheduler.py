@@ -82,7 +82,9 @@ class Scheduler:
         rows = with_drafts(rows, self.blocks, len(self._free_indices), len(self.running))
         num_decode = sum(row.count for row in rows)
         prompts = self._prefill_rows(self._prompt_budget(rows, self._max_batch_tokens - num_decode))
-        self.mix = Mix(num_decode, sum(row.count for row in prompts))
+        num_last = sum(row.start < row.sequence.num_prompt_tokens for row in rows)  # of prompts
+        num_prompt_tokens = num_last + sum(row.count for row in prompts)
+        self.mix = Mix(num_decode - num_last, num_prompt_tokens)
         rows += prompts
         rows.sort(key=lambda row: row.count > 1)
         return rows
@@ -127,11 +129,12 @@ class Scheduler:
         if missing > sum(map(len, tables)) or missing > self.blocks.num_gained(tables, prefix):
             return
         while len(self.running) > num_others and not (self._free_indices and self._fits(first)):
-            self._preempt()
+            self.preempt(self.running[-1])
 
-    def _preempt(self) -> Sequence:
-        """Put the last by rank back to those that wait."""
-        victim = self.running.pop()
+    def preempt(self, victim: Sequence) -> Sequence:
+        """Put a running sequence back to those that wait; its blocks are free at once, as in `remove`."""
+        self.running.remove(victim)
+        self._publish(victim)
         self._release(victim)
         victim.num_preemptions += 1
         victim.standing.starve(self._now)
@@ -154,7 +157,7 @@ class Scheduler:
         while self.blocks.num_missing(sequence.block_table, sequence.num_tokens) > (
             self.blocks.num_free
         ):
-            if self._preempt() is sequence:
+            if self.preempt(self.running[-1]) is sequence:
                 return False
         return True
 

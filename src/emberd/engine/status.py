@@ -7,13 +7,20 @@ from emberd.inspection import BatchStatus, BlockCounts, SequenceStatus
 from .blocks import HOLE, BlockManager
 from .scheduler import Scheduler
 from .sequence import Sequence
+from .steps import StepLog
 
 
-def batch_status(scheduler: Scheduler) -> BatchStatus:
+def batch_status(scheduler: Scheduler, steps: StepLog) -> BatchStatus:
     """Running sequences, then those that wait, as they stand between two steps."""
     running = [_of(sequence, None) for sequence in scheduler.running]
     waiting = [_of(sequence, place) for place, sequence in enumerate(scheduler.waiting)]
-    return BatchStatus((*running, *waiting), _counts(scheduler.blocks))
+    return BatchStatus(
+        (*running, *waiting),
+        _counts(scheduler.blocks),
+        scheduler.blocks.prefixes.shape(),
+        steps.num_done,
+        steps.times(),
+    )
 
 
 def _of(sequence: Sequence, position: int | None) -> SequenceStatus:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from emberd.inspection import StepTimes
+
 from .rates import StepClock
 
 _KEPT = 512
@@ -17,6 +19,12 @@ class Mix:
     num_replies: int
     num_prompt_tokens: int
     seconds: float = 0.0  # once it is done
+
+
+def _kind(mix: Mix) -> str:
+    if not mix.num_prompt_tokens:
+        return "replies"
+    return "both" if mix.num_replies else "prompts"
 
 
 class StepLog:
@@ -39,3 +47,22 @@ class StepLog:
         self.done.append(mix)
         self.num_done += 1
         return mix
+
+    def times(self) -> dict[str, StepTimes]:
+        """The last of them by kind: those of replies alone, of prompts alone, of both."""
+        by_kind: dict[str, list[Mix]] = {}
+        for mix in self.done:
+            by_kind.setdefault(_kind(mix), []).append(mix)
+        return {kind: _times(found) for kind, found in sorted(by_kind.items())}
+
+
+def _times(steps: list[Mix]) -> StepTimes:
+    seconds = sorted(mix.seconds for mix in steps)
+    return StepTimes(
+        count=len(steps),
+        p50=seconds[len(seconds) // 2],
+        p95=seconds[int(len(seconds) * 0.95)],
+        longest=seconds[-1],
+        prompt_tokens=sum(mix.num_prompt_tokens for mix in steps),
+        reply_rows=sum(mix.num_replies for mix in steps),
+    )

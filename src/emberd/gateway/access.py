@@ -52,6 +52,7 @@ ROUTES: dict[str, tuple[str, ...]] = {
         "GET /props",
         "GET /metrics",
         "GET /api/requests",
+        "GET /api/batch/status",
         "GET /openapi.json",
         "GET /docs",
         "GET /docs/*",

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from ..errors import WorkerDiedError
-from ..inspection import BatchStatus, SequenceStatus
+from ..errors import BadRequestError, NotFoundError, WorkerDiedError
+from ..inspection import BatchStatus, SequenceStatus, StepTimes
 from ..models.loaded import LoadedModel
-from .body import Schema
-from .requests import ActiveRequest
-from .routing import caller_of, service_of
+from ..protocol import PRIORITIES
+from .body import Schema, Text, ignored_header
+from .requests import ActiveRequest, request_id
+from .routing import caller_of, documented, read_body, service_of
 from .service import Service
 
 router = APIRouter(prefix="/api")
-BODIES: tuple[type[Schema], ...] = ()
 Json = dict[str, Any]
+
+
+class PreemptRequest(Schema):
+    """Neither: of the only model that runs something, the sequence that would go first."""
+
+    id: Text | None = None  # of a request; all of its sequences that run
+    model: Text | None = None  # of this one, the sequence that would go first
+
+
+BODIES = (PreemptRequest,)
 
 
 @router.get("/requests")
@@ -35,6 +46,94 @@ async def cancel_request(request: Request, id: str) -> Response:
     """Ends a request, as if its client had hung up; what it has answered so far stands."""
     ended = service_of(request).requests.cancel(id, caller_of(request))
     return JSONResponse({"id": ended.caller.request_id, "cancelled": True})
+
+
+@router.get("/batch/status")
+async def batch_status(request: Request) -> Response:
+    """What is in each model's batch, its blocks and prefixes, and how long its steps take."""
+    found = await batches(service_of(request))
+    return JSONResponse({"models": [_batch(model, status) for model, status in found]})
+
+
+@router.post("/batch/preempt", openapi_extra=documented(PreemptRequest))
+async def preempt(request: Request) -> Response:
+    """Puts running sequences back to those that wait: their blocks are free, and their tokens are kept."""
+    body, raw = await read_body(request, PreemptRequest)
+    if body.id is not None and body.model is not None:
+        raise BadRequestError("send one of 'id' and 'model'", "model")
+    service = service_of(request)
+    preempted = []
+    for model, sequence in await _victims(service, body):
+        with contextlib.suppress(WorkerDiedError):
+            if (one := await model.worker.preempt(sequence)) is not None:
+                preempted.append(one)
+    if not preempted:
+        what = f"request '{body.id:.128}'" if body.id else "model or request that was named"
+        raise NotFoundError(f"nothing of the {what} runs")
+    ids = list(dict.fromkeys(map(request_of, preempted)))
+    return JSONResponse(
+        {"preempted": ids, "sequences": len(preempted)}, headers=ignored_header(raw, PreemptRequest)
+    )
+
+
+async def _victims(service: Service, body: PreemptRequest) -> list[tuple[LoadedModel, str | None]]:
+    """Models with the sequences that are to go; None: the one that would go first. Raises BadRequestError and
+    ModelNotFoundError."""
+    found = await batches(service)
+    if body.id is not None:
+        wanted = request_id(body.id)
+        return [
+            (model, one.request_id)
+            for model, status in found
+            for one in status.sequences
+            if request_of(one.request_id) == wanted
+        ]
+    if body.model is not None:
+        name = (await service.manager.find(body.model)).name
+        return [(model, None) for model, _ in found if model.name == name]
+    running = [
+        model for model, status in found if any(s.position is None for s in status.sequences)
+    ]
+    if len(running) > 1:
+        names = ", ".join(model.name for model in running)
+        raise BadRequestError(f"several models run something: {names}; say which", "model")
+    return [(model, None) for model in running]
+
+
+def _batch(model: LoadedModel, status: BatchStatus) -> Json:
+    tiers = model.worker.stats.tiers
+    sequences = [_sequence(one) for one in status.sequences]
+    return {
+        "model": model.name,
+        "device": model.info.device,
+        "running": [one for one in sequences if one["position"] is None],
+        "waiting": [one for one in sequences if one["position"] is not None],
+        "max_sequences": model.info.max_sequences,
+        "blocks": asdict(status.blocks) | {"tokens": model.info.block_size},
+        "prefixes": asdict(status.prefixes),
+        "tiers": asdict(tiers) if tiers is not None else None,
+        "num_steps": status.num_steps,
+        "steps": {kind: _step_times(times) for kind, times in status.steps.items()},
+    }
+
+
+def _sequence(one: SequenceStatus) -> Json:
+    """As the worker has it; `id` is that of the request, of which a choice or prompt is `sequence`."""
+    told = asdict(one) | {"priority": PRIORITIES[one.priority]}
+    sequence = told.pop("request_id")
+    return {"id": request_of(sequence), "sequence": sequence.partition("-")[2], **told}
+
+
+def _step_times(times: StepTimes) -> Json:
+    """In milliseconds."""
+    return {
+        "count": times.count,
+        "p50_ms": round(1e3 * times.p50, 3),
+        "p95_ms": round(1e3 * times.p95, 3),
+        "longest_ms": round(1e3 * times.longest, 3),
+        "prompt_tokens": times.prompt_tokens,
+        "reply_rows": times.reply_rows,
+    }
 
 
 async def batches(service: Service) -> list[tuple[LoadedModel, BatchStatus]]:

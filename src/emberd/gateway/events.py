@@ -20,6 +20,7 @@ __all__ = [
     "Finish",
     "FinishReason",
     "Logprobs",
+    "Progress",
     "PromptLogprobs",
     "ReasoningDelta",
     "Reply",
@@ -43,6 +44,17 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a prompt is, before the first token, for those who ask. `position`: in the queue; None: it runs."""
+
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_computed_tokens: int  # cached ones among them
+    position: int | None
+    seconds: float  # since the request was started
+
+
+@dataclass(frozen=True, slots=True)
 class PromptLogprobs:
     """Of the prompt's tokens behind the first."""
 
@@ -57,7 +69,8 @@ class Logprobs:
 
 
 Event = (
-    PromptLogprobs
+    Progress
+    | PromptLogprobs
     | Logprobs
     | ReasoningDelta
     | TextDelta

@@ -75,6 +75,15 @@ EXAMPLES: dict[str, Example] = {
     "DELETE /api/requests/{id}": Example(
         "Ends a request (emberd)", {"id": _ACTIVE["id"], "cancelled": True}
     ),
+    "GET /api/batch/status": Example(
+        "What is in each model's batch, block by block and step by step (emberd)",
+        {"models": [{"model": f"{MODEL}:latest", "running": [], "waiting": [], "num_steps": 120}]},
+    ),
+    "POST /api/batch/preempt": Example(
+        "Puts running sequences back to those that wait (emberd)",
+        {"preempted": [_ACTIVE["id"]], "sequences": 1},
+        {"id": _ACTIVE["id"]},
+    ),
     "POST /v1/chat/completions": Example(
         "Answers a conversation (OpenAI)",
         {

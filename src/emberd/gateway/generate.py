@@ -19,8 +19,11 @@ from typing import Literal
 from ..errors import EmberdError, WorkerDiedError
 from ..models.loaded import LoadedModel
 from ..protocol import GenerateRequest, SamplingParams, SequenceUpdate
-from .events import Event, Finish, Piece, PromptLogprobs, Reply, Told, merged, pieces
+from .events import Event, Finish, Piece, Progress, PromptLogprobs, Reply, Told, merged, pieces
 from .reading import Prompt, Reading
+
+PROGRESS_SECONDS = 0.25
+"""Between two looks at how far a prompt is."""
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +74,8 @@ class Generation:
         num_prompt_tokens: int,
         load_ns: int,
         on_end: Callable[[Generation], None],
+        *,
+        progress: bool = False,
     ) -> None:
         self.request_id = request_id
         self.model = model
@@ -86,6 +91,7 @@ class Generation:
         self._running = {asyncio.ensure_future(self._run(sequence)) for sequence in self._sequences}
         for task in self._running:
             task.add_done_callback(self._sequence_ended)
+        self._watcher = asyncio.ensure_future(self._watch()) if progress else None
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -239,6 +245,38 @@ class Generation:
                     return
         raise WorkerDiedError("the worker ended this reply without a reason")
 
+    async def _watch(self) -> None:
+        """Tell how far the prompts are, whenever that has changed, until there is a token. That the worker has
+        ended is told elsewhere."""
+        last: dict[int, tuple[int, int | None]] = {}
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            try:
+                status = await self.model.worker.inspect()
+            except WorkerDiedError:
+                return
+            if self._first_token_ns is not None:
+                return
+            found = {one.request_id: one for one in status.sequences}
+            for sequence in self._sequences:
+                one = found.get(f"{self.request_id}-{sequence.index}")
+                if one is None or sequence.finish is not None:
+                    continue
+                computed = min(one.num_computed_tokens, one.num_prompt_tokens)
+                if last.get(sequence.index) != (computed, one.position):
+                    last[sequence.index] = computed, one.position
+                    seconds = (time.perf_counter_ns() - self._started_ns) / 1e9
+                    sequence.pending.append(
+                        Progress(
+                            one.num_prompt_tokens,
+                            one.num_cached_tokens,
+                            computed,
+                            one.position,
+                            seconds,
+                        )
+                    )
+                    self._changed.set()
+
     def _tell(self, sequence: _Sequence, reading: Reading, events: list[Event]) -> None:
         sequence.num_reasoning_tokens = reading.num_reasoning_tokens
         if events:
@@ -259,6 +297,8 @@ class Generation:
         if not task.cancelled() and (error := task.exception()):
             logger.error("a reply failed", exc_info=error)
         if not self._running:
+            if self._watcher is not None:
+                self._watcher.cancel()
             self._ended_ns = time.perf_counter_ns()
             self._on_end(self)
 

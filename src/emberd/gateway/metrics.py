@@ -158,6 +158,9 @@ class _MeteredWorker:
     async def inspect(self) -> BatchStatus:
         return await self._worker.inspect()
 
+    async def preempt(self, request_id: str | None) -> str | None:
+        return await self._worker.preempt(request_id)
+
     async def close(self) -> None:
         await self._worker.close()
 

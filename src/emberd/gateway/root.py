@@ -20,8 +20,10 @@ async def root() -> Response:
 
 
 @router.get("/health")
-async def health() -> Response:
-    """The daemon answers. A daemon that is leaving answers 503, as on every route."""
+async def health(request: Request) -> Response:
+    """The daemon answers. 503 while a device that was lost is not in service again, and while the daemon leaves."""
+    if (reason := service_of(request).manager.failing) is not None:
+        return JSONResponse({"status": "error", "error": reason}, 503, {"retry-after": "1"})
     return JSONResponse({"status": "ok"})
 
 

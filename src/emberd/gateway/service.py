@@ -61,6 +61,7 @@ class Wish:
     tell_end: bool = False  # log-probabilities include the token that ends the reply
     cache_salt: str | None = ""  # as in GenerateRequest
     priority: int = NORMAL  # of PRIORITIES
+    progress: bool = False  # tell how far the prompt is
 
 
 class Service:
@@ -118,6 +119,7 @@ class Service:
                     sum(map(len, ids.prompts)),
                     load_ns,
                     self._ended,
+                    progress=wish.progress,
                 )
             except BaseException:
                 self.manager.release(model)

@@ -63,6 +63,9 @@ class Worker(Protocol):
     async def inspect(self) -> BatchStatus:
         """What waits and runs. Raises WorkerDiedError."""
 
+    async def preempt(self, request_id: str | None) -> str | None:
+        """Put a sequence back to those that wait; which it was. Raises WorkerDiedError."""
+
     async def close(self) -> None: ...
 
 
@@ -70,6 +73,7 @@ class StartedWorker(Worker, Protocol):
     """A worker that is still to be told where its model's vocabulary is to be had."""
 
     token_table: Callable[[], TokenTable] | None
+    on_death: Callable[[Any], None] | None  # called with the worker when it ends by itself
 
 
 @dataclass(frozen=True, slots=True)

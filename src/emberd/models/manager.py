@@ -26,6 +26,7 @@ from .fit import Estimate, Fit, judge, question_of, worker_options
 from .loaded import LoadedModel, ModelText, Worker
 from .memory import longest_context
 from .names import alias_target
+from .recovery import Recovery
 from .room import Room
 from .sharing import SharedWorkers, StartWorker
 from .store import Key, ModelStore, StoredModel
@@ -36,6 +37,7 @@ _WORDS: dict[Capability, str] = {"completion": "generate", "embedding": "embeddi
 
 Wrap = Callable[[Worker, str], Worker]
 _CLAUDE = "claude-*"
+RETRY_SECONDS = 5  # what callers are told while a lost device is not back
 _MAX_TEXTS = 2  # text sides that are kept: vocabularies take tens of megabytes
 
 
@@ -66,6 +68,7 @@ class ModelManager:
         self._room = Room(config, self._groups, self._is_idle, self._drop)
         self._closing: set[asyncio.Task[None]] = set()
         self._texts: dict[StoredModel, asyncio.Task[ModelText]] = {}
+        self._recovery = Recovery(self._load_again)
         self._standing: list[str] = []  # what `claude-*` means: the first of those to preload,
         self._last_used: str | None = None  # else the one used last; no encoders
         self._pinned: set[Key] = set()
@@ -153,7 +156,12 @@ class ModelManager:
                 del self._waiting[key]
                 load.cancel()
         if self._closed or not load.cancelled():
-            load.result()
+            try:
+                load.result()
+            except EmberdError as error:
+                if (reason := self._recovery.reason_of(key)) is None:
+                    raise
+                raise OverloadedError(f"{reason}; loading again: {error}", RETRY_SECONDS) from error
 
     def release(self, model: LoadedModel) -> None:
         """A reply has ended: the model's keep-alive time starts when it was the last one."""
@@ -167,6 +175,7 @@ class ModelManager:
     async def unload(self, name: str) -> StoredModel:
         """Unload `name` as soon as no reply needs it. Raises as `acquire` does for an unknown name."""
         stored = await self.find(name)
+        self._recovery.end(stored.key)
         model = self._alive(stored.key)
         if stored.key in self._loading:
             self._wishes[stored.key] = 0
@@ -206,9 +215,15 @@ class ModelManager:
         model = self._alive(stored.key)
         return stored, judge(made, config, None if model is None else model.info)
 
+    @property
+    def failing(self) -> str | None:
+        """Why a device that was lost is not in service again yet; None: all is well."""
+        return self._recovery.reason
+
     async def close(self) -> None:
         """Stop loading and end every worker."""
         self._closed = True
+        await self._recovery.close()
         for task in [*self._loading.values()]:
             task.cancel()
         await asyncio.gather(*self._loading.values(), return_exceptions=True)
@@ -303,6 +318,7 @@ class ModelManager:
             model = await self._load_now(stored, kv_limit)
             model.keep_alive = self._wishes.pop(stored.key, model.keep_alive)
             self._loaded[stored.key] = model
+            self._recovery.end(stored.key)
             self._schedule_expiry(model, at_least=1.0)  # time for those who wait to take it
             logger.info("loaded '%s' on %s", model.name, model.info.device)
             return model
@@ -318,7 +334,21 @@ class ModelManager:
             raise
         worker.token_table = loaded_text.token_table
         wrapped = self.wrap(worker, stored.name)
-        return LoadedModel(stored, loaded_text, wrapped, self._default_keep_alive(stored.key))
+        model = LoadedModel(stored, loaded_text, wrapped, self._default_keep_alive(stored.key))
+        worker.on_death = lambda worker: self._worker_died(model, worker.lost_device)
+        return model
+
+    def _worker_died(self, model: LoadedModel, lost_device: str | None) -> None:
+        """A lost device is the daemon's to put right; after any other death the next request loads the model."""
+        if lost_device is None or self._closed:
+            return
+        logger.error("'%s' stopped: %s", model.name, lost_device)
+        if self._loaded.get(model.stored.key) is model:
+            self._drop(model)
+        self._recovery.begin(model, lost_device)
+
+    async def _load_again(self, name: str, keep_alive: float) -> None:
+        self.release(await self.acquire(name, keep_alive))
 
     def _load_ended(self, stored: StoredModel, done: asyncio.Task[LoadedModel]) -> None:
         del self._loading[stored.key]

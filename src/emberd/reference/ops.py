@@ -257,12 +257,17 @@ def clamped_silu_mul(gate: F32, up: F32) -> F32:
     return result
 
 
-def top_experts(logits: F32, used: int, normalized: bool, scale: float) -> tuple[I32, F32]:
+def top_experts(
+    logits: F32, used: int, normalized: bool, scale: float, given: I32 | None = None
+) -> tuple[I32, F32]:
     """The `used` likeliest of softmax(logits (T, E)), likeliest first -> ids (T, used), weights (T, used).
 
-    Of equal ones the first counts. `normalized`: a token's weights sum up to 1 before the scale.
+    Of equal ones the first counts. `normalized`: a token's weights sum up to 1 before the scale. `given`: ids that
+    are taken instead.
     """
-    ids = np.argsort(-logits, axis=-1, kind="stable")[:, :used].astype(np.int32)
+    ids = given
+    if ids is None:
+        ids = np.argsort(-logits, axis=-1, kind="stable")[:, :used].astype(np.int32)
     weights = np.take_along_axis(softmax(logits), ids, axis=-1)
     if normalized:
         weights = weights / np.sum(weights, axis=-1, keepdims=True)

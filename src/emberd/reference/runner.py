@@ -34,7 +34,7 @@ from .kv_cache import BLOCK_SIZE, KVCache, cache_kind, plan_cache
 from .ops import F32, kv_write, paged_attention
 from .sampling import SamplerState, logprobs, sample
 from .threads import BlasThreads, num_cores
-from .transformer import hidden_states, layer_rope_tables, logits, output_norm
+from .transformer import Routing, hidden_states, layer_rope_tables, logits, output_norm
 from .weights import Weights, load_weights
 
 MAX_STEP_TOKENS = 128
@@ -59,6 +59,7 @@ class CpuRunner:
     def __init__(self, weights: Weights, options: WorkerOptions) -> None:
         """Raises `ModelLoadError` where not even one KV block fits into memory."""
         self.weights = weights
+        self.routing: Routing | None = None  # of the next step, where experts are given
         self.max_sequences = options.max_sequences
         self._verification = options.verification
         self.max_batch_tokens = step_tokens(options)
@@ -163,6 +164,7 @@ class CpuRunner:
             self._token_ids(batch),
             batch.positions,
             lambda *args: self._attend(batch, *args),
+            self.routing,
         )
         output = StepOutput(np.full(batch.num_rows, -1, dtype=np.int32))
         if batch.logits_at is not None:

@@ -6,7 +6,8 @@ and values are kept: the caller's `attend` stores a layer's and answers its quer
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ from .ops import (
     sigmoid,
     silu_mul,
     soft_cap,
+    softmax,
     top_experts,
 )
 from .weights import Layer, SharedExpert, Weights
@@ -60,12 +62,32 @@ def layer_rope_tables(weights: Weights, num_positions: int) -> list[RopeTable]:
     return [tables[layer.rope_base, layer.rope_scale] for layer in spec.layers]
 
 
+@dataclass(slots=True)
+class Routing:
+    """Experts that tokens are sent to instead of those that the router chooses, and what that loses."""
+
+    given: Sequence[I32]  # of each layer with experts: (T, used)
+    lost: list[F32] = field(
+        default_factory=list
+    )  # (T,) chance of the router's own choice above the given one's
+    parted: int = 0  # tokens whose choice is another, over all layers
+
+    def next(self, logits: F32, used: int) -> I32:
+        given = self.given[len(self.lost)]
+        chances, (own, _) = softmax(logits), top_experts(logits, used, False, 1.0)
+        taken = [np.take_along_axis(chances, ids, axis=-1).sum(axis=-1) for ids in (own, given)]
+        self.lost.append(taken[0] - taken[1])
+        self.parted += int((np.sort(own) != np.sort(given)).any(axis=-1).sum())
+        return given
+
+
 def hidden_states(
     weights: Weights,
     tables: list[RopeTable],
     token_ids: I32,
     positions: I32,
     attend: Attend,
+    routing: Routing | None = None,
 ) -> F32:
     """Hidden states (T, hidden) of `token_ids` (T,) at `positions` (T,), before the output norm."""
     spec = weights.spec
@@ -84,7 +106,11 @@ def hidden_states(
         x = add(x, y)
 
         y = _norm(spec, x, layer.ffn_norm, layer.ffn_norm_bias)
-        y = feed_forward(spec, layer, y) if layer.router is None else mixture(spec, layer, y)
+        y = (
+            feed_forward(spec, layer, y)
+            if layer.router is None
+            else mixture(spec, layer, y, routing)
+        )
         y = _norm(spec, y, layer.post_ffn_norm)
         x = add(x, y)
     return x
@@ -153,12 +179,13 @@ def _gated(spec: ModelSpec, gate_up: F32) -> F32:
     return ACTIVATIONS[spec.activation](gate, up)
 
 
-def mixture(spec: ModelSpec, layer: Layer, x: F32) -> F32:
+def mixture(spec: ModelSpec, layer: Layer, x: F32, routing: Routing | None = None) -> F32:
     """Each token's experts, weighted by the router, and the shared one: x (T, hidden) -> (T, hidden)."""
     experts = spec.experts
     assert experts is not None and layer.router is not None
     chances = _biased(matmul(x, layer.router), layer.router_bias)
-    ids, weights = top_experts(chances, experts.used, experts.normalized, experts.scale)
+    given = None if routing is None else routing.next(chances, experts.used)
+    ids, weights = top_experts(chances, experts.used, experts.normalized, experts.scale, given)
     gate, up = layer.gate_up.reshape(2, experts.count, spec.ffn_size, -1)
     down = layer.down.reshape(experts.count, spec.hidden_size, -1)
     gate_up_bias = down_bias = None

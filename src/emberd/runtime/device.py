@@ -9,7 +9,7 @@ import logging
 import os
 import tempfile
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -93,6 +93,29 @@ class AdapterInfo:
         return self.kind == "CPU"
 
 
+class _LossHandler(logging.Handler):
+    """Hears of lost devices from wgpu's log, which is where its callback tells of them."""
+
+    def __init__(self, told: Callable[[str], None]) -> None:
+        super().__init__(logging.ERROR)
+        self._told = told
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if text.startswith("The WGPU device was lost") and not Device.closed_on_purpose:
+            self._told(_in_a_line(text).removeprefix("The WGPU device was lost "))
+
+
+def on_device_loss(told: Callable[[str], None]) -> None:
+    """Call `told` with the reason when a device of this process is lost, on any thread and before the library ends the
+    process, as it does when a lost device is used. Of a process with one device at a time."""
+    logging.getLogger("wgpu").addHandler(_LossHandler(told))
+
+
+class AllocationError(DeviceError):
+    """The device has no room for a buffer."""
+
+
 class Device:
     """An open wgpu device with the limits and features that kernels ask about.
 
@@ -102,6 +125,7 @@ class Device:
     `left_out` names what kernels do without here, as it gave wrong numbers: see `leave_out`.
     """
 
+    closed_on_purpose = False  # one of this process's devices; what is heard of it then is no loss
     holds_data = True  # False: only sizes count, so that no tensor needs to be read
 
     def __init__(self, adapter: Any) -> None:
@@ -133,6 +157,7 @@ class Device:
         self.max_grid = limits["max-compute-workgroups-per-dimension"]
         self.allocated_bytes = 0  # of buffers that live
         self.left_out: frozenset[str] = frozenset()
+        self._pulse: Tensor | None = None
         self.pipelines: dict[
             str, tuple[Any, Any]
         ] = {}  # compiled texts: bind group layout, pipeline
@@ -200,8 +225,11 @@ class Device:
         try:
             made = self.wgpu.create_buffer(size=(nbytes + 15) & ~15, usage=usage, label=label)
         except Exception as error:
-            raise DeviceError(
-                f"allocating {nbytes} bytes for {label or 'a buffer'}: {error}"
+            if "is lost" in str(error):
+                raise DeviceError(f"the device {self.name} was lost") from error
+            raise AllocationError(
+                f"{self.name} has no room for {label or 'a buffer'} of {nbytes} bytes beside the "
+                f"{self.allocated_bytes} that were taken: {_in_a_line(error)}"
             ) from error
         self.allocated_bytes += nbytes
         weakref.finalize(made, self._forget, nbytes).atexit = False
@@ -240,7 +268,18 @@ class Device:
         kind = {"f32": np.float32, "u32": np.uint32, "i32": np.int32}[tensor.dtype]
         return np.frombuffer(raw, kind).reshape(tensor.shape).copy()
 
+    def touch(self) -> None:
+        """Use the device a little, so that its loss shows: raises DeviceError, or `on_device_loss` is told."""
+        if self._pulse is None:
+            self._pulse = self.upload(np.zeros(4, np.uint32), label="pulse")
+        try:
+            self.write(self._pulse, np.zeros(4, np.uint32))
+        except Exception as error:
+            raise DeviceError(f"the device {self.name} was lost: {_in_a_line(error)}") from error
+        self.wgpu.queue.submit([])
+
     def close(self) -> None:
+        Device.closed_on_purpose = True
         self.wgpu.destroy()
 
 
@@ -307,6 +346,10 @@ def _enumerate() -> list[Any]:
     except Exception as error:  # no Vulkan loader, a broken driver
         logger.warning("WebGPU adapters could not be listed: %s", error)
         return []
+
+
+def _in_a_line(text: object) -> str:
+    return " ".join(str(text).split())
 
 
 def _describe(index: int, adapter: Any) -> AdapterInfo:

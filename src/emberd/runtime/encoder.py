@@ -280,6 +280,10 @@ class GpuEncoder:
     def kernels(self) -> Kernels:
         return self._encoder.kernels
 
+    def heartbeat(self) -> None:
+        """Find out while idle whether the device is still there."""
+        self._device.touch()
+
     def info(self) -> WorkerInfo:
         return self._info
 

@@ -14,7 +14,6 @@ from threading import Lock
 
 import numpy as np
 
-from ..errors import ModelLoadError
 from ..gguf.dequant import dequantize
 from ..gguf.loaded import loading_note
 from ..gguf.model import LayerTensors, ModelFile, ModelSpec, SharedExpertTensors
@@ -114,13 +113,25 @@ def load_weights(
 
     `progress` is told the share done, 0 to 1.
     """
-    spec, tensors = model.spec, model.tensors
+    spec = model.spec
     heads = spec.num_heads * spec.head_dim
     check_widths(device, hidden=spec.hidden_size, feed_forward=spec.ffn_size, attended=heads)
     if spec.experts is not None:
         check_widths(device, shared_expert=spec.experts.shared_ffn_size)
     loader = Loader(device, model.file, progress)
-    ropes = _rope_tensors(device, model, num_positions)
+    try:
+        return _load(loader, _rope_tensors(device, model, num_positions), model)
+    except BaseException:
+        loader.uploads.drop()
+        raise
+
+
+def _load(
+    loader: Loader,
+    ropes: dict[tuple[float, float], tuple[Tensor, Tensor]],
+    model: ModelFile,
+) -> ModelWeights:
+    spec, tensors = model.spec, model.tensors
     layers = []
     for layer_spec, layer in zip(spec.layers, tensors.layers, strict=True):
         cos, sin = ropes[(layer_spec.rope_base, layer_spec.rope_scale)]
@@ -159,7 +170,7 @@ def load_weights(
         tuple(layers),
         loader.nbytes,
         loader.uploads,
-        loader.positions(tensors.positions, num_positions),
+        loader.positions(tensors.positions),
     )
 
 
@@ -204,15 +215,10 @@ class Loader:
     def norm(self, weight: TensorInfo | None, bias: TensorInfo | None) -> Norm | None:
         return None if weight is None else Norm(self.vector(weight), self.optional(bias))
 
-    def positions(self, info: TensorInfo | None, wanted: int) -> Tensor | None:
-        """The table of learned positions. Raises ModelLoadError where it has fewer than are wanted."""
+    def positions(self, info: TensorInfo | None) -> Tensor | None:
+        """The table of learned positions, which is as long as the model's context."""
         if info is None:
             return None
-        if wanted > info.shape[0]:
-            raise ModelLoadError(
-                f"a context of {wanted} tokens was asked for, and {self._file.name} has learned positions "
-                f"for {info.shape[0]}"
-            )
         self.nbytes += 4 * info.shape[0] * info.shape[1]
         table = dequantize(self._file.rows(info), info.type)
         return self._device.upload(table, "f32", info.name)

@@ -16,7 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import ModelLoadError
 from ..gguf.extend import extended
+from ..gguf.loaded import loaded_nbytes
 from ..gguf.rope import kv_layout
 from ..gguf.spec import ModelFile, open_model
 from ..hardware import gpu_tier
@@ -34,14 +36,15 @@ from ..protocol import (
 )
 from . import kv_cache
 from .buffers import allocate
-from .device import Device, Tensor, open_device
+from .device import AllocationError, Device, Tensor, open_device
 from .device_memory import device_memory
 from .footprint import decoder_footprint, max_sequences
 from .kernel import Kernels, run_once
 from .kv_copy import BlockCopies
 from .kv_size import size_kv
+from .linear import LinearTable
 from .logprobs import COLUMNS
-from .model import load_weights
+from .model import ModelWeights, load_weights
 from .replay import Recording, make_replayer
 from .sampler import Mode
 from .scratch import first_rows
@@ -84,7 +87,7 @@ class GpuRunner:
     ) -> GpuRunner:
         """Open the file and the device (or take that of `kernels`), upload weights, allocate the cache.
 
-        Raises ModelFileError for the file, DeviceError for the device.
+        Raises ModelFileError for the file, DeviceError for the device, ModelLoadError where it has no room.
         """
         model = extended(
             open_model(options.model_path), options.context_length, options.rope_scaling
@@ -92,13 +95,56 @@ class GpuRunner:
         if kernels is None:
             kernels = Kernels(open_device("gpu" if options.device == "auto" else options.device))
         runner = cls(kernels.device, model, options)
-        runner._build(kernels, progress)
+        try:
+            runner._build(kernels, progress)
+        except AllocationError as error:
+            raise ModelLoadError(runner._too_large(error)) from error
         return runner
+
+    def _too_large(self, error: AllocationError) -> str:
+        weights = sum(loaded_nbytes(info) for info in self._model.file.tensors.values())
+        tokens = self.num_blocks * self.block_size
+        kv = self.num_blocks * kv_cache.bytes_per_block(self._model.spec, self.kv_type)
+        return (
+            f"{self._model.file.name} needs {weights} bytes for weights and {kv} for a KV cache of {tokens} "
+            f"tokens, and {error.message}. A smaller --ctx or --kv-memory needs less"
+        )
 
     def _build(self, kernels: Kernels, progress: Callable[[float], None] | None) -> None:
         device, spec = self._device, self._model.spec
         before = device.allocated_bytes
         weights = load_weights(device, self._model, self.context_length, progress)
+        try:
+            cache, table = self._allocate(kernels, weights)
+        except BaseException:
+            weights.uploads.drop()
+            raise
+        weights.uploads.wait()
+        self._replayer = make_replayer(device, self._plans.output_bytes, self.steps_in_flight)
+        self._info = WorkerInfo(
+            device=device.name,
+            device_kind="gpu",
+            context_length=self.context_length,
+            num_blocks=self.num_blocks,
+            block_size=self.block_size,
+            max_sequences=self.max_sequences,
+            weight_bytes=weights.nbytes,
+            kv_bytes=cache.nbytes,
+            load_seconds=time.monotonic() - self._started,
+            verification=self._options.verification,
+            tuned_products=table.num_tuned,
+            scratch_bytes=device.allocated_bytes - before - weights.nbytes - cache.nbytes,
+            device_memory=self._memory,
+            tier=gpu_tier(device.info.kind, self._memory),
+            kv_type=self.kv_type,
+            window=spec.window,
+        )
+
+    def _allocate(
+        self, kernels: Kernels, weights: ModelWeights
+    ) -> tuple[kv_cache.KVCache, LinearTable]:
+        """All that is not weights, and the plans that nearly every user needs first."""
+        device, spec = self._device, self._model.spec
         cache = kv_cache.allocate(device, spec, self.num_blocks, self.kv_type)
         self._copies = BlockCopies(device, cache.parts, self.num_blocks)
         self.block_bytes = self._copies.block_bytes
@@ -126,29 +172,14 @@ class GpuRunner:
         self._transformer, self._logprobs = buffers.transformer, buffers.logprobs
         self._plans = buffers.plans
         self._plans.prepare_first()
-        weights.uploads.wait()
-        self._replayer = make_replayer(device, self._plans.output_bytes, self.steps_in_flight)
-        self._info = WorkerInfo(
-            device=device.name,
-            device_kind="gpu",
-            context_length=self.context_length,
-            num_blocks=self.num_blocks,
-            block_size=self.block_size,
-            max_sequences=self.max_sequences,
-            weight_bytes=weights.nbytes,
-            kv_bytes=cache.nbytes,
-            load_seconds=time.monotonic() - self._started,
-            verification=self._options.verification,
-            tuned_products=table.num_tuned,
-            scratch_bytes=device.allocated_bytes - before - weights.nbytes - cache.nbytes,
-            device_memory=self._memory,
-            tier=gpu_tier(device.info.kind, self._memory),
-            kv_type=self.kv_type,
-            window=spec.window,
-        )
+        return cache, table
 
     def info(self) -> WorkerInfo:
         return self._info
+
+    def heartbeat(self) -> None:
+        """Find out while idle whether the device is still there."""
+        self._device.touch()
 
     def prepare(self) -> bool:
         # A software adapter compiles for seconds, with the cores that a request would want.
@@ -197,6 +228,23 @@ class GpuRunner:
             found[rows] = self._plans.logprobs_of(words, len(rows))
             output.logprobs = self._logprobs.read(found)
         return output
+
+    def experts_of(self, batch: Batch) -> list[IntArray]:
+        """The experts (T, used) that each layer chose in the step of this batch: synchronous, for verification.
+
+        It must have been the last step and sample nothing; it is run again, which changes nothing.
+        """
+        self._replayer.flush()
+        plan = self._plans.for_step(batch, 0, self._sampler.mode_for(batch))
+        found, steps = [], []
+        for dispatch in plan.recording.dispatches:
+            steps.append(dispatch)
+            if dispatch.kernel.key.name == "top_experts":
+                run_once(self._device, steps)
+                ids = self._device.read(dispatch.tensors[2])
+                found.append(ids[: batch.num_tokens].astype(np.int32))
+                steps = []
+        return found
 
     def _scores(self, places: IntArray, token_ids: IntArray) -> Logprobs:
         """What token places of the step just submitted say of the tokens behind them: synchronous."""

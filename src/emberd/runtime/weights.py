@@ -119,7 +119,11 @@ class Uploads:
             for future in self._futures:
                 future.result()
         finally:
-            self._pool.shutdown(cancel_futures=True)
+            self.drop()
+
+    def drop(self) -> None:
+        """Begin no more copies and wait for those under way: no device may be closed beneath one."""
+        self._pool.shutdown(cancel_futures=True)
 
 
 def upload_matrix(

@@ -179,11 +179,11 @@ def check_pending(
             y,
             rows=tokens,
             count=bench.count(tokens),
-            bias=None if bias is None else bench.put(bias),
+            bias=None if bias is None else bench.put(bias[: len(raw)]),
             table=table,
         )
         expected = x @ bench.floats(raw, info.type).T.astype(np.float64)
-        return bench.run(steps, y)[0], expected if bias is None else expected + bias
+        return bench.run(steps, y)[0], expected if bias is None else expected + bias[: len(raw)]
 
     shape = f"{tokens}×{info.shape[1]} · {info.shape[0]}×{info.shape[1]}"
     shape += ", given rows" if given else ""

@@ -169,7 +169,7 @@ def _check(
     raw = model.file.rows(info)[:MAX_ROWS]
     bias = None
     if use.bias is not None:
-        bias = dequantize(model.file.rows(use.bias), use.bias.type).reshape(-1)[: len(raw)]
+        bias = dequantize(model.file.rows(use.bias), use.bias.type).reshape(-1)
 
     def case() -> Check:
         if form == "output":
@@ -184,7 +184,8 @@ def _check(
             return check_pending(bench, model, info, tokens, use.given, table, bias, note)
         role = Role(info, use.bias, use.accumulate)
         floats = bench.floats(raw, info.type)
-        return check_product(bench, role, raw, floats, bias, tokens, table, note)
+        first = None if bias is None else bias[: len(raw)]
+        return check_product(bench, role, raw, floats, first, tokens, table, note)
 
     yield case()
     if bakes(bench.device, tokens):

@@ -9,6 +9,7 @@ import asyncio
 import pickle
 import socket
 import struct
+import threading
 from dataclasses import dataclass
 
 _LENGTH = struct.Struct("!Q")
@@ -29,20 +30,29 @@ class LoadFailure:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceLost:
+    """Worker to gateway, at any time: its last message. `reason` is for the user."""
+
+    reason: str
+
+
 def encode(message: object) -> bytes:
     payload = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     return _LENGTH.pack(len(payload)) + payload
 
 
 class Channel:
-    """The worker's end, blocking. One thread may send while another receives."""
+    """The worker's end, blocking. Any thread may send while one receives."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._sending = threading.RLock()
 
     def send(self, message: object) -> None:
         """Raises OSError when the other end is closed."""
-        self._connection.sendall(encode(message))
+        with self._sending:
+            self._connection.sendall(encode(message))
 
     def receive(self) -> object:
         """The next message. Raises EOFError when the other end is closed."""

@@ -27,7 +27,7 @@ from emberd.errors import (
     WorkerDiedError,
 )
 from emberd.estimate import MemoryEstimate, MemoryQuestion
-from emberd.inspection import BatchStatus, Inspect, Inspected
+from emberd.inspection import BatchStatus, Inspect, Inspected, Preempt, Preempted
 from emberd.protocol import (
     Cancel,
     EmbedRequest,
@@ -39,7 +39,7 @@ from emberd.protocol import (
     WorkerOptions,
 )
 
-from .channel import LoadFailure, LoadProgress, encode, receive
+from .channel import DeviceLost, LoadFailure, LoadProgress, encode, receive
 
 WORKER_COMMAND = (sys.executable, "-m", "emberd.worker.process")
 REAP_SECONDS = 5.0
@@ -71,12 +71,13 @@ class WorkerClient:
     ) -> None:
         self.options = options
         self.on_death: Callable[[WorkerClient], None] | None = None
+        self.lost_device: str | None = None  # the reason, where the worker ended by that
         self.token_table: Callable[[], TokenTable] | None = None
         self._process = process
         self._reader = reader
         self._writer = writer
         self._queues: dict[str, asyncio.Queue[SequenceUpdate | None]] = {}
-        self._asked: dict[int, asyncio.Future[BatchStatus]] = {}
+        self._asked: dict[int, asyncio.Future[object]] = {}
         self._numbers = itertools.count()
         self._table_sent: asyncio.Task[None] | None = None
         self._alive = True
@@ -150,13 +151,25 @@ class WorkerClient:
 
     async def inspect(self) -> BatchStatus:
         """What waits and runs, and the blocks, between two steps. Raises WorkerDiedError."""
+        answer = await self._answer(Inspect)
+        assert isinstance(answer, Inspected)
+        return answer.status
+
+    async def preempt(self, request_id: str | None) -> str | None:
+        """Put a running sequence back to those that wait; None: the one that would go first. Which it was; None: it
+        does not run. Raises WorkerDiedError."""
+        answer = await self._answer(lambda number: Preempt(number, request_id))
+        assert isinstance(answer, Preempted)
+        return answer.request_id
+
+    async def _answer(self, question: Callable[[int], object]) -> object:
         if not self._alive:
             raise self._died()
         number = next(self._numbers)
-        answer: asyncio.Future[BatchStatus] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._asked[number] = answer
         try:
-            self._send(Inspect(number))
+            self._send(question(number))
             return await answer
         finally:
             del self._asked[number]
@@ -249,6 +262,8 @@ class WorkerClient:
                 ) from None
             if isinstance(message, LoadFailure):
                 raise _load_error(message)
+            if isinstance(message, DeviceLost):
+                raise DeviceError(f"loading {self._model} failed: {message.reason}")
             if not isinstance(message, LoadProgress):
                 return message
             if on_progress is not None:
@@ -261,6 +276,7 @@ class WorkerClient:
                 self._hand_out(await receive(self._reader))
         except EOFError:
             await self._reap(self._reap_seconds)
+            self._see_abort()
         except Exception:
             log.exception("the worker of %s sent what cannot be read", self._model)
             await self._reap(0)
@@ -273,9 +289,12 @@ class WorkerClient:
             self.on_death(self)
 
     def _hand_out(self, message: object) -> None:
-        if isinstance(message, Inspected):
+        if isinstance(message, Inspected | Preempted):
             if (answer := self._asked.get(message.number)) is not None and not answer.done():
-                answer.set_result(message.status)
+                answer.set_result(message)
+            return
+        if isinstance(message, DeviceLost):
+            self.lost_device = message.reason
             return
         assert isinstance(message, StepMessage)
         self.stats = message
@@ -283,6 +302,14 @@ class WorkerClient:
             updates = self._queues.get(update.request_id)
             if updates is not None:  # else its iterator was closed
                 updates.put_nowait(update)
+
+    def _see_abort(self) -> None:
+        """A GPU library that finds its device lost aborts the process, which then says nothing."""
+        aborted = self._process.returncode == -signal.SIGABRT
+        if aborted and self.info.device_kind == "gpu" and self.lost_device is None:
+            self.lost_device = (
+                f"the driver of {self.info.device} ended its worker ({self._ending()})"
+            )
 
     async def _reap(self, grace: float) -> None:
         """Close the channel and wait for the process to end; kill it after `grace` seconds."""
@@ -306,6 +333,8 @@ class WorkerClient:
     def _died(self) -> WorkerDiedError:
         if self._closing:
             return WorkerDiedError(f"the model {self._model} was unloaded")
+        if self.lost_device is not None:
+            return WorkerDiedError(f"{self._model} stopped: {self.lost_device}; it is loaded again")
         return WorkerDiedError(
             f"the worker of {self._model} ended ({self._ending()}); the next request loads it again"
         )

@@ -17,16 +17,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import Protocol, runtime_checkable
 
 from emberd import logs
 from emberd.engine import EncoderEngine, Engine
 from emberd.engine.tier_options import tiers_for
-from emberd.errors import EmberdError
+from emberd.errors import DeviceError, EmberdError
 from emberd.estimate import MemoryEstimate, MemoryQuestion
 from emberd.gguf.digest import model_digest
 from emberd.gguf.encoder import is_encoder
 from emberd.gguf.reader import GGUFFile
-from emberd.inspection import Inspect, Inspected
+from emberd.inspection import Inspect, Inspected, Preempt, Preempted
 from emberd.protocol import (
     Cancel,
     EmbedRequest,
@@ -39,7 +41,7 @@ from emberd.protocol import (
     WorkerOptions,
 )
 
-from .channel import Channel, LoadFailure, LoadProgress
+from .channel import Channel, DeviceLost, LoadFailure, LoadProgress
 
 Progress = Callable[[float], None]
 AnyRunner = Runner | EncoderRunner
@@ -49,13 +51,25 @@ MakeRunner = Callable[[WorkerOptions, Progress], AnyRunner]
 LEAVE_SECONDS = 1.0
 """How long the process may take to end by itself once the gateway is gone."""
 
+HEARTBEAT_SECONDS = 1.0
+"""How often an idle worker looks whether its device is still there."""
+
 QUIET_SECONDS = 0.1
 """A pause this long is used to prepare what later steps will need, one thing a pause."""
 
 log = logging.getLogger("emberd.worker")
 
 
-def load_runner(options: WorkerOptions, progress: Progress) -> AnyRunner:
+@runtime_checkable
+class HasHeartbeat(Protocol):
+    """A runner whose device can be lost."""
+
+    def heartbeat(self) -> None: ...
+
+
+def load_runner(
+    options: WorkerOptions, progress: Progress, on_loss: Callable[[str], None] | None = None
+) -> AnyRunner:
     """The runner for the file's kind of model and `options.device`; "auto" is a real GPU where there
     is one, else the CPU.
 
@@ -65,11 +79,14 @@ def load_runner(options: WorkerOptions, progress: Progress) -> AnyRunner:
     with GGUFFile(options.model_path) as file:
         encodes = is_encoder(file)
     if options.device != "cpu":
-        from emberd.runtime.device import choose_adapter
+        from emberd.runtime.device import choose_adapter, on_device_loss
 
         adapter, reason = choose_adapter(options.device)
         log.info("device %s: %s", adapter.name if adapter else "cpu", reason)
         if adapter is not None:
+            name = adapter.name
+            if on_loss is not None:
+                on_device_loss(lambda why: on_loss(f"the device {name} was lost {why}"))
             from .checked import checked_kernels
 
             kernels, options = checked_kernels(options, adapter)
@@ -181,16 +198,21 @@ def _failures_told(channel: Channel, options: WorkerOptions) -> Iterator[None]:
 
 
 def serve(
-    channel: Channel, inbox: Inbox, engine: AnyEngine, prepare: Callable[[], bool] = lambda: False
+    channel: Channel,
+    inbox: Inbox,
+    engine: AnyEngine,
+    prepare: Callable[[], bool] = lambda: False,
+    heartbeat: Callable[[], None] | None = None,
 ) -> None:
-    """Step while there is work, wait for a message while there is none, and prepare in the pauses. Ends only
-    by an exception: EOFError when the gateway is gone, anything else when a step failed."""
+    """Step while there is work, wait for a message while there is none, and prepare in the pauses, or see that the
+    device is still there. Ends only by an exception: EOFError when the gateway is gone, anything else when a
+    step failed."""
     told = StepMessage(())
     unprepared = True
     while True:
         refusals = []
         quiet = True
-        for message in inbox.take_all(_wait(engine, unprepared)):
+        for message in inbox.take_all(_wait(engine, unprepared, heartbeat is not None)):
             quiet = False
             if isinstance(message, GenerateRequest | EmbedRequest):
                 try:
@@ -201,10 +223,16 @@ def serve(
                 engine.cancel(message.request_id)
             elif isinstance(message, Inspect):
                 channel.send(Inspected(message.number, engine.status()))
+            elif isinstance(message, Preempt):
+                preempted = engine.preempt(message.request_id)
+                channel.send(Preempted(message.number, preempted))
             elif isinstance(message, TokenTable) and isinstance(engine, Engine):
                 engine.use_table(message)
         if quiet and not engine.has_work and unprepared:
             unprepared = prepare()
+            continue
+        if quiet and not engine.has_work and heartbeat is not None:
+            heartbeat()
             continue
         step = _step(channel, engine)
         counts = replace(step, updates=())
@@ -213,10 +241,10 @@ def serve(
             told = counts
 
 
-def _wait(engine: AnyEngine, unprepared: bool) -> float | None:
+def _wait(engine: AnyEngine, unprepared: bool, beats: bool) -> float | None:
     if engine.has_work:
         return 0
-    return QUIET_SECONDS if unprepared else None
+    return QUIET_SECONDS if unprepared else HEARTBEAT_SECONDS if beats else None
 
 
 def _step(channel: Channel, engine: AnyEngine) -> StepMessage:
@@ -227,11 +255,19 @@ def _step(channel: Channel, engine: AnyEngine) -> StepMessage:
         raise
 
 
+def _leave(channel: Channel, reason: str) -> None:
+    """Tell of a lost device and end at once: the library aborts the process when it goes on."""
+    log.error("%s", reason)
+    with contextlib.suppress(OSError):
+        channel.send(DeviceLost(reason))
+    os._exit(1)
+
+
 def _refusal(request: GenerateRequest | EmbedRequest, error: EmberdError) -> SequenceUpdate:
     return SequenceUpdate(request.request_id, (), "error", error=error.message)
 
 
-def main(make_runner: MakeRunner = load_runner) -> int:
+def main(make_runner: MakeRunner | None = None) -> int:
     """Run a worker as the last two arguments say; returns the exit code."""
     log_level, _, log_style = sys.argv[-2].partition(":")
     logs.setup(log_level, log_style)
@@ -247,6 +283,7 @@ def main(make_runner: MakeRunner = load_runner) -> int:
                 channel.send(estimate_memory(options))
             return 0
         assert isinstance(options, WorkerOptions)
+        make_runner = make_runner or partial(load_runner, on_loss=partial(_leave, channel))
         runner = load(channel, options, make_runner)
         if runner is None:
             return 1
@@ -254,7 +291,8 @@ def main(make_runner: MakeRunner = load_runner) -> int:
             prepare = (lambda: False) if isinstance(runner, EncoderRunner) else runner.prepare
             engine = make_engine(runner, options)
             try:
-                serve(channel, inbox, engine, prepare)
+                heartbeat = runner.heartbeat if isinstance(runner, HasHeartbeat) else None
+                serve(channel, inbox, engine, prepare, heartbeat)
             finally:
                 if isinstance(engine, Engine):
                     engine.close()
@@ -262,8 +300,11 @@ def main(make_runner: MakeRunner = load_runner) -> int:
             runner.close()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return 0
-    except Exception:
+    except Exception as error:
         log.exception("the worker ends")
+        if isinstance(error, DeviceError):
+            with contextlib.suppress(OSError):
+                channel.send(DeviceLost(error.message))
     return 1
 
 

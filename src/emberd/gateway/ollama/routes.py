@@ -140,6 +140,7 @@ async def _start(
         options.stops(),
         options.num_ctx,
         priority=priority_of(caller, body),
+        progress=body.stream is not False and bool(body.return_progress),
     )
     start = service_of(request).start(
         caller, body.model, body.keep_alive_seconds(), wish, read_prompts

@@ -13,6 +13,7 @@ from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole,
 from ..conversation import ThinkingWish
 from ..logprobs import MAX_TOP
 from ..priority import PriorityField
+from ..progress import ProgressField
 from ..sampling import MAX_PENALTY_WINDOW, Sampling
 
 
@@ -59,7 +60,7 @@ class Options(Schema):
         return tuple(stop for stop in stops if stop)
 
 
-class GeneratingFields(PriorityField):
+class GeneratingFields(PriorityField, ProgressField):
     """What both generating routes take."""
 
     model: Text

@@ -14,6 +14,7 @@ from ..cutting import Cut
 from ..errors import ollama_error
 from ..events import (
     Finish,
+    Progress,
     ReasoningDelta,
     Reply,
     TextDelta,
@@ -23,6 +24,7 @@ from ..events import (
 )
 from ..generate import Generation
 from ..logprobs import entries
+from ..progress import told as progress_told
 
 Json = dict[str, Any]
 MAX_CONTEXT_BYTES = 32 * 1024  # of `context` as JSON: clients' line buffers end at 64 KiB
@@ -56,6 +58,9 @@ class Answer:
                     yield self._piece("")
                 for _, event, logprobs in pieces(news):
                     told = self._logprobs(logprobs, generation) if logprobs else {}
+                    if isinstance(event, Progress):
+                        yield self._piece("") | {"emberd": progress_told(event)}
+                        continue
                     if not isinstance(event, ToolCallArguments):
                         for one in reply.calls[num_told:]:
                             yield self._piece("", calls=calls([one], num_told))

@@ -50,6 +50,7 @@ async def completions(request: Request) -> Response:
         read_prompts,
         prompt_logprobs=body.logprobs if echo else None,
         tell_end=echo,
+        progress=bool(body.stream and body.return_progress),
     )
     shape = CompletionShape(
         [generation.prompt_ids(index) for index in range(len(generation))] if echo else None,

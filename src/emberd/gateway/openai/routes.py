@@ -46,7 +46,8 @@ async def chat_completions(request: Request) -> Response:
         body.max_completion_tokens or body.max_tokens,
         (body.top_logprobs or 0) if body.logprobs else None,
     )
-    generation = await start(request, body, sampling, read_prompts)
+    progress = bool(body.stream and body.return_progress)
+    generation = await start(request, body, sampling, read_prompts, progress=progress)
     names = reasoning_names(body, service_of(request).config.reasoning_keys)
     shape = ChatShape(names, with_logprobs=bool(body.logprobs))
     answer = new_answer(shape, body, generation)

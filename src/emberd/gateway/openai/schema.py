@@ -11,6 +11,7 @@ from ..body import FIRST_FAULT, MAX_MESSAGES, Flag, Number, Schema, Text, Whole
 from ..logprobs import MAX_TOP, read_bias
 from ..ollama.schema import Options
 from ..priority import TierFields
+from ..progress import ProgressField
 from ..reuse import ReuseFields
 from ..sampling import MAX_PENALTY_WINDOW, Sampling, filled
 from .constraints import ConstraintFields
@@ -143,7 +144,7 @@ class Prediction(Schema):
         return "".join(part.text for part in self.content)
 
 
-class ChatCompletionRequest(SamplingFields, ConstraintFields):
+class ChatCompletionRequest(SamplingFields, ConstraintFields, ProgressField):
     messages: Annotated[
         list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES), FIRST_FAULT
     ]
@@ -164,7 +165,7 @@ class ChatCompletionRequest(SamplingFields, ConstraintFields):
     prediction: Prediction | None = None
 
 
-class CompletionRequest(SamplingFields, ConstraintFields):
+class CompletionRequest(SamplingFields, ConstraintFields, ProgressField):
     prompt: (
         Text
         | Annotated[list[Text], FIRST_FAULT]

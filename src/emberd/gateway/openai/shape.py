@@ -20,6 +20,7 @@ from ..events import (
     Event,
     Finish,
     Piece,
+    Progress,
     ReasoningDelta,
     Reply,
     TextDelta,
@@ -28,6 +29,7 @@ from ..events import (
 )
 from ..generate import Generation
 from ..logprobs import entries
+from ..progress import told
 from ..stream import DONE
 
 Json = dict[str, Any]
@@ -150,6 +152,9 @@ class Answer:
                 index = piece.sequence
                 if isinstance(piece.event, Finish):
                     yield self._closing_chunk(generation, index, piece.event, include_usage)
+                elif isinstance(piece.event, Progress):
+                    empty = self._chunk([_choice(index, self.shape.closing())], include_usage)
+                    yield empty | told(piece.event)
                 elif (content := self.shape.piece(piece, tokenizer)) is not None:
                     yield self._chunk([_choice(index, content)], include_usage)
             if include_usage:

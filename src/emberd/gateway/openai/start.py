@@ -31,8 +31,9 @@ async def start(
     *,
     prompt_logprobs: int | None = None,
     tell_end: bool = False,
+    progress: bool = False,
 ) -> Generation:
-    """Raises what Service.start does. `prompt_logprobs`, `tell_end`: as in Wish."""
+    """Raises what Service.start does. `prompt_logprobs`, `tell_end`, `progress`: as in Wish."""
     keep_alive = read_keep_alive(body.keep_alive)
     context_length, context_param = body.context_wish()
     caller = caller_of(request)
@@ -46,6 +47,7 @@ async def start(
         tell_end=tell_end,
         cache_salt=body.salt(),
         priority=priority_of(caller, body),
+        progress=progress,
     )
     work = service_of(request).start(caller, body.model, keep_alive, wish, read_prompts)
     return await while_connected(request, work)
