@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import secrets
 import shutil
@@ -25,6 +26,7 @@ CASES = Path(os.environ.get("EMBERD_CASES", ROOT.parent / "shared" / "cases"))
 MODELS = Path(
     os.environ.get("EMBERD_TEST_MODELS", Path.home() / ".cache" / "emberd-test-models")
 ).expanduser()
+_NUMBERS = itertools.count()
 MODEL_FILES = {
     "smollm2-135m": "SmolLM2-135M-Instruct.Q4_1.gguf",
     "gemma3-270m": "gemma-3-270m-q4_k_m.gguf",
@@ -44,8 +46,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or writes the user's models, caches or settings."""
+def own_folders(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """No test reads or writes the user's models, caches or settings. A folder is made for those that ask for one."""
+    if "tmp_path" in request.fixturenames:
+        folder = request.getfixturevalue("tmp_path")
+    else:
+        folder = tmp_path_factory.getbasetemp() / f"never-made-{next(_NUMBERS)}"
     for name in [key for key in os.environ if key.startswith("EMBERD_")]:
         if name not in {"EMBERD_CASES", "EMBERD_TEST_MODELS", "EMBERD_REQUIRE_DEVICE"}:
             monkeypatch.delenv(name)
@@ -54,8 +64,8 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBERD_PLACES", "none")
     monkeypatch.setenv("EMBERD_TUNE", "0")  # the tests of tuning say otherwise
     monkeypatch.setenv("EMBERD_VERIFY", "0")  # as those of checking kernels do
-    monkeypatch.setenv("EMBERD_MODELS_DIR", str(tmp_path / "models"))
-    monkeypatch.setenv("EMBERD_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("EMBERD_MODELS_DIR", str(folder / "models"))
+    monkeypatch.setenv("EMBERD_CACHE_DIR", str(folder / "cache"))
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -108,8 +109,13 @@ def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> Iterator[tuple[str, ...]]:
+@cache
+def imports(path: Path) -> list[tuple[str, ...]]:
     """Dotted names that a module imports, as tuples, relative ones resolved."""
+    return list(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[str, ...]]:
     package = ("emberd", *path.relative_to(PACKAGE).with_suffix("").parts)[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

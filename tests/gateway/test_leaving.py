@@ -139,6 +139,7 @@ def daemon(make_site: MakeSite) -> Any:
     process.stderr.close()
 
 
+@pytest.mark.slow
 def test_a_signal_when_idle_ends_with_0_k38(daemon: Any) -> None:
     process, url = daemon
     assert httpx.get(url).text == "Ollama is running"
@@ -149,6 +150,7 @@ def test_a_signal_when_idle_ends_with_0_k38(daemon: Any) -> None:
         httpx.get(url)
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once_k38(daemon: Any) -> None:
     process, url = daemon
     with httpx.stream("POST", url + CHAT, json=BODY, timeout=10) as response:

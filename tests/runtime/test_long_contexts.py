@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from arch_models import architecture_model
 from batches import Row, make_batch
 from emberd.config import Config
 from emberd.errors import ConfigError, ModelLoadError
@@ -123,3 +124,10 @@ def test_layers_with_a_window_are_left_alone(tmp_path: Path) -> None:
 def test_other_scalings_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="EMBERD_ROPE_SCALING"):
         Config.from_env({"EMBERD_ROPE_SCALING": text})
+
+
+def test_learned_positions_cannot_be_stretched(tmp_path: Path) -> None:
+    path = architecture_model(tmp_path / "m.gguf", "gpt2")
+    options = WorkerOptions(str(path), context_length=512, rope_scaling=("linear", None))
+    with pytest.raises(ModelLoadError, match="its positions are not rotations"):
+        estimate(made_up_gpu(), MemoryQuestion(options))

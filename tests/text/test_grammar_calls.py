@@ -46,6 +46,8 @@ WEATHER: Json = {
 CLOCK: Json = {"type": "object", "properties": {}, "additionalProperties": False}
 SCHEMAS = {"weather": WEATHER, "clock": CLOCK}
 
+pytestmark = pytest.mark.slow
+
 TEMPLATES = {  # the smallest texts that templates of these notations hold
     "hermes": "<tool_call>",
     "generic": "",

@@ -24,7 +24,7 @@ from .linear import default_table
 from .model import load_weights
 
 _NO_CACHE = KVCache((), (), 0)
-_CONTEXTS = (64, 128)  # whole blocks: what grows with the context grows by as much each
+_CONTEXTS = (32, 64)  # whole blocks: what grows with the context grows by as much each
 
 logger = logging.getLogger(__name__)
 

@@ -46,13 +46,13 @@ def chat_stream():
             MODEL,
             said("Count from one to twenty in words."),
             stream=True,
-            options={**GREEDY, "num_predict": 12},
+            options={**GREEDY, "num_predict": 6},
         )
     )
     pieces = [part.message.content for part in parts if part.message.content]
     last = parts[-1]
     assert len(pieces) > 1 and last.done and last.done_reason == "length", last
-    assert last.eval_count == 12 and last.prompt_eval_count > 0 and last.total_duration > 0
+    assert last.eval_count == 6 and last.prompt_eval_count > 0 and last.total_duration > 0
     return f"{len(pieces)} pieces"
 
 

@@ -30,6 +30,7 @@ async function loopWith(model) {
   const result = await generateText({
     model, prompt: WEATHER_QUESTION, tools: { get_weather: getWeather }, temperature: 0, maxOutputTokens: 40,
     maxRetries: 0, stopWhen: stepCountIs(2),
+    providerOptions: { ollama: { options: { num_predict: 40 } } }, // its provider sends the limit where Ollama has none
   });
   const call = result.steps[0].toolCalls[0];
   expect(call?.toolName === "get_weather" && call.input.city === "Paris", result.steps[0].content);
