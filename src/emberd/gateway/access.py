@@ -63,6 +63,7 @@ ROUTES: dict[str, tuple[str, ...]] = {
         "POST /api/create",
         "POST /api/copy",
         "DELETE /api/delete",
+        "POST /api/batch/preempt",
         "GET /api/blobs/*",
         "POST /api/blobs/*",
         "POST /api/me",
