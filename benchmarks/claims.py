@@ -57,6 +57,7 @@ def rendered(record: Json) -> str:
         "breakdown": _breakdown,
         "memory": _memory,
         "kv_quality": _kv_quality,
+        "speculation": _speculation,
         "reuse": _reuse,
     }
     if record["benchmark"] not in kinds:
@@ -129,6 +130,24 @@ def _kv_quality(results: Json) -> list[list[str]]:
         kl = [f"{row[name]:.2g}" for name in ("mean_kl", "largest_kl")]
         shares = [f"{row['same_top']:.1%}", f"{row['perplexity_change']:+.1%}"]
         table.append([row["model"], str(row["tokens"]), *kl, *shares])
+    return table
+
+
+def _speculation(results: Json) -> list[list[str]]:
+    table = [["workload", "plain tok/s", "guessed tok/s", "ratio", "guessed", "right", "equal"]]
+    for row in results["rows"]:
+        ratio = row["ratio"]
+        table.append(
+            [
+                f"{row['what']}, {row['streams']} × {row['tokens'] // row['streams'] // ratio['n']} tokens",
+                _median(row["plain_tok_s"]),
+                _median(row["tok_s"]),
+                f"{ratio['median']:.2f} ({ratio['low']:.2f}–{ratio['high']:.2f})",
+                str(row["drafted"]),
+                str(row["accepted"]),
+                row["equal_replies"],
+            ]
+        )
     return table
 
 

@@ -31,7 +31,7 @@ SAMPLING = json.loads("""{
     "temperature": 0, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "seed": 1, "stop": ["x"], "ignore_eos": false,
     "presence_penalty": 0.1, "frequency_penalty": 0.1, "repeat_penalty": 1.1, "repetition_penalty": null,
     "repeat_last_n": 5, "keep_alive": 5, "logit_bias": {"1": 1}, "options": {}, "num_ctx": 1024,
-    "cache_prompt": true, "cache_salt": "s", "priority": null, "service_tier": "flex", "max_drafted": 2,
+    "cache_prompt": true, "cache_salt": "s", "priority": null, "service_tier": "flex", "speculative.n_max": 3,
     "return_progress": true}""")
 NATIVE = json.loads("""{
     "model": "tiny", "stream": true, "keep_alive": 5, "format": "", "think": false, "logprobs": true,
@@ -40,10 +40,10 @@ NATIVE = json.loads("""{
         "repeat_last_n": 1, "repeat_penalty": 1, "presence_penalty": 1, "frequency_penalty": 1, "stop": ["x"]}}""")
 CHAT = json.loads("""{
     "tool_choice": "auto", "parallel_tool_calls": false, "logprobs": true, "top_logprobs": 1,
-    "prediction": {"type": "content", "content": "b"},
     "modalities": ["text"], "functions": [], "max_completion_tokens": null, "think": false,
     "reasoning_effort": "none", "reasoning": {"effort": "none", "exclude": true}, "thinking": {"type": "disabled"},
-    "thinking_token_budget": 1, "chat_template_kwargs": {"a": 1}, "messages": [
+    "thinking_token_budget": 1, "prediction": {"type": "content", "content": "b"},
+    "chat_template_kwargs": {"a": 1}, "messages": [
         {"role": "assistant", "reasoning_content": "r", "tool_calls": [{"function": {"name": "f"}}]},
         {"role": "tool", "tool_call_id": "1", "name": "f", "content": "b"}, {"role": "user", "content": "b"}]}""")
 COMPLETION = json.loads('{"prompt": "b", "best_of": 1, "echo": false, "logprobs": 1, "suffix": ""}')
@@ -85,12 +85,13 @@ def test_every_field_is_read_or_listed_oc14_ol07_an02(
     make_site: MakeSite, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     schema, body = BODIES[path]
-    assert not schema.model_fields.keys() - body.keys(), "a new field belongs into the body above"
+    names = {info.alias or name for name, info in schema.model_fields.items()}
+    assert not names - body.keys(), "a new field belongs into the body above"
     read: set[str] = set()
 
     def watched(self: Schema, name: str) -> Any:
         if not name.startswith("_") and name in type(self).model_fields:
-            read.add(name)
+            read.add(type(self).model_fields[name].alias or name)
         return object.__getattribute__(self, name)
 
     monkeypatch.setattr(Schema, "__getattribute__", watched, raising=False)
