@@ -155,7 +155,7 @@ class FakeWorker:
         found = [name for name in sorted(self.running) if request_id in (None, name)]
         return found[-1] if found else None
 
-    async def inspect(self) -> BatchStatus:
+    async def inspect(self, whole: bool = True) -> BatchStatus:
         return BatchStatus(
             tuple(
                 SequenceStatus(name, "decode", None, 4, 4, 0, 1, 1, 0)

@@ -15,6 +15,9 @@ SequenceState = Literal["waiting", "prefill", "decode"]
 @dataclass(frozen=True, slots=True)
 class Inspect:
     number: int
+    whole: bool = (
+        True  # else the sequences alone: counting blocks takes as long as there are blocks
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,19 @@ def test_classes_are_admitted_in_order_and_each_by_arrival() -> None:
     assert (names(scheduler.running), names(scheduler.waiting)) == ("c", "fbead")
 
 
+def test_who_has_waited_for_long_pushes_out_no_equal() -> None:
+    """Replies of the default class go on, however many wait for their places."""
+    clock = Clock()
+    scheduler = make(clock, max_sequences=2)
+    for name in "abcd":
+        add(scheduler, name, 4, NORMAL)
+    while clock.now < 2 * AGING_SECONDS:
+        answer(scheduler.schedule())
+        clock.now += 1
+    assert (names(scheduler.running), names(scheduler.waiting)) == ("ab", "cd")
+    assert not any(one.num_preemptions for one in scheduler.running)
+
+
 def test_waiting_makes_a_class_better_and_never_puts_it_before_older_ones() -> None:
     clock = Clock()
     scheduler = make(clock, max_sequences=1)

@@ -31,7 +31,7 @@ def test_the_batch_is_told_as_the_worker_has_it(
         steps={"both": StepTimes(3, 0.002, 0.0031, 0.004, 90, 3)},
     )
 
-    async def inspect(self: FakeWorker) -> BatchStatus:
+    async def inspect(self: FakeWorker, whole: bool = True) -> BatchStatus:
         return status
 
     monkeypatch.setattr(FakeWorker, "inspect", inspect)

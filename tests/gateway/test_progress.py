@@ -47,7 +47,7 @@ def streamed(site: Site, path: str, **fields: Any) -> list[Json]:
 
 @pytest.fixture(autouse=True)
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def inspect(self: Any) -> BatchStatus:
+    async def inspect(self: Any, whole: bool = True) -> BatchStatus:
         computed, position = SEEN[min(self.num_looks, len(SEEN) - 1)]
         self.num_looks += 1
         state = "prefill" if position is None else "waiting"

@@ -69,7 +69,7 @@ class EncoderEngine:
         """Nothing runs between steps."""
         return None
 
-    def status(self) -> BatchStatus:
+    def status(self, whole: bool = True) -> BatchStatus:
         """The texts that wait; a text runs within one step, so none is seen running."""
         return BatchStatus(
             tuple(

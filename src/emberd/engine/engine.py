@@ -169,9 +169,9 @@ class Engine:
         found = [one for one in running if request_id in (None, one.request_id)]
         return self._scheduler.preempt(found[-1]).request_id if found else None
 
-    def status(self) -> BatchStatus:
-        """What waits and runs, and the blocks, as they are now."""
-        return batch_status(self._scheduler, self._steps)
+    def status(self, whole: bool = True) -> BatchStatus:
+        """What waits and runs as it is now; `whole`: blocks and steps too."""
+        return batch_status(self._scheduler, self._steps, whole)
 
     def check_integrity(self) -> None:
         """Recount blocks against the sequences; AssertionError tells what is off."""

@@ -79,7 +79,7 @@ class Matcher:
         count = self._matcher.try_consume_tokens(token_ids)
         ends = self._matcher.is_stopped()
         self._matcher.rollback(count)
-        return count - ends
+        return max(0, count - ends)
 
     def masks_along(self, token_ids: Sequence[int]) -> list[MaskArray]:
         """Masks of the next place and of those behind `token_ids`, which fit. Raises GrammarError as `mask`."""

@@ -6,7 +6,7 @@ It hands out blocks and places and returns rows; it never touches the runner and
 from __future__ import annotations
 
 import time
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
 from itertools import count, islice
 
@@ -93,11 +93,16 @@ class Scheduler:
         """Prompt tokens beside `rows` of replies. Replies of a worse class than a prompt's are not spared."""
         if self._pace is None or not rows:
             return most
-        best = min(_rank(row.sequence)[0] for row in rows)
         prefilling = [one for one in self.running if one.is_prefilling]
+        if not prefilling:
+            return 0
+        best = min(_rank(row.sequence)[0] for row in rows)
         better = sum(one.num_uncomputed_tokens for one in prefilling if _rank(one)[0] < best)
         num_decode = sum(row.count for row in rows)
-        num_prompts = sum(_rank(one)[0] == best for one in (*prefilling, *self.waiting))
+        num_prompts = sum(_rank(one)[0] == best for one in prefilling)
+        num_prompts += bisect_right(self.waiting, best, key=_class) - bisect_left(
+            self.waiting, best, key=_class
+        )
         num_replies = sum(_rank(row.sequence)[0] == best for row in rows)
         return min(most, max(better, self._pace.budget(num_decode, num_prompts / num_replies)))
 
@@ -111,14 +116,15 @@ class Scheduler:
                 self.running.sort(key=_rank)
 
     def _displace(self) -> None:
-        """Preempt sequences of worse classes than the first that waits, where that makes room for it."""
+        """Preempt sequences of worse classes than the first that waits, where that makes room for it. Having
+        waited for long is no reason to push out an equal."""
         if not self.waiting or not self.running:
             return
         first = self.waiting[0]
-        num_others = bisect_right(self.running, _rank(first)[0], key=lambda one: _rank(one)[0])
-        others, worse = self.running[:num_others], self.running[num_others:]
+        worse = [one for one in self.running if _yields(one, first)]
         if not worse or first.num_pending_tokens:
             return
+        others = [one for one in self.running if not _yields(one, first)]
         prefix = self._find_prefix(first)
         if self._computer_of(first, len(prefix)) is not None:
             return
@@ -128,8 +134,8 @@ class Scheduler:
         tables = [one.block_table for one in worse]
         if missing > sum(map(len, tables)) or missing > self.blocks.num_gained(tables, prefix):
             return
-        while len(self.running) > num_others and not (self._free_indices and self._fits(first)):
-            self.preempt(self.running[-1])
+        while worse and not (self._free_indices and self._fits(first)):
+            self.preempt(worse.pop())
 
     def preempt(self, victim: Sequence) -> Sequence:
         """Put a running sequence back to those that wait; its blocks are free at once, as in `remove`."""
@@ -278,6 +284,15 @@ class Scheduler:
 
 def _rank(sequence: Sequence) -> Rank:
     return sequence.standing.rank
+
+
+def _class(sequence: Sequence) -> int:
+    return sequence.standing.rank[0]
+
+
+def _yields(running: Sequence, waiting: Sequence) -> bool:
+    """Whether one is of a worse class than another, as they stand and as they came."""
+    return _class(running) > _class(waiting) and running.priority > waiting.priority
 
 
 def split_budget(budget: int, remaining: list[int], classes: list[int]) -> list[int]:

@@ -10,10 +10,12 @@ from .sequence import Sequence
 from .steps import StepLog
 
 
-def batch_status(scheduler: Scheduler, steps: StepLog) -> BatchStatus:
-    """Running sequences, then those that wait, as they stand between two steps."""
+def batch_status(scheduler: Scheduler, steps: StepLog, whole: bool = True) -> BatchStatus:
+    """Running sequences, then those that wait, as they stand between two steps; `whole`: blocks and steps too."""
     running = [_of(sequence, None) for sequence in scheduler.running]
     waiting = [_of(sequence, place) for place, sequence in enumerate(scheduler.waiting)]
+    if not whole:
+        return BatchStatus((*running, *waiting))
     return BatchStatus(
         (*running, *waiting),
         _counts(scheduler.blocks),

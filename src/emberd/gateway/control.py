@@ -136,12 +136,12 @@ def _step_times(times: StepTimes) -> Json:
     }
 
 
-async def batches(service: Service) -> list[tuple[LoadedModel, BatchStatus]]:
+async def batches(service: Service, whole: bool = True) -> list[tuple[LoadedModel, BatchStatus]]:
     """What each loaded model's worker has in its batch; one that ends meanwhile is left out."""
 
     async def of(model: LoadedModel) -> BatchStatus | None:
         with contextlib.suppress(WorkerDiedError):
-            return await model.worker.inspect()
+            return await model.worker.inspect(whole)
         return None
 
     models = list(service.manager.loaded())
@@ -152,7 +152,7 @@ async def batches(service: Service) -> list[tuple[LoadedModel, BatchStatus]]:
 async def _statuses(service: Service) -> dict[str, list[SequenceStatus]]:
     """Of all workers' sequences, by request."""
     found: dict[str, list[SequenceStatus]] = {}
-    for _, status in await batches(service):
+    for _, status in await batches(service, whole=False):
         for sequence in status.sequences:
             found.setdefault(request_of(sequence.request_id), []).append(sequence)
     return found

@@ -158,7 +158,7 @@ class Generation:
             sum(len(sequence.completion_ids) for sequence in self._sequences),
             sum(sequence.num_reasoning_tokens for sequence in self._sequences),
             sum(sequence.num_drafted_tokens for sequence in self._sequences),
-            sum(sequence.num_accepted_tokens for sequence in self._sequences),
+            sum(min(one.num_accepted_tokens, len(one.completion_ids)) for one in self._sequences),
         )
 
     @property
@@ -252,7 +252,7 @@ class Generation:
         while True:
             await asyncio.sleep(PROGRESS_SECONDS)
             try:
-                status = await self.model.worker.inspect()
+                status = await self.model.worker.inspect(whole=False)
             except WorkerDiedError:
                 return
             if self._first_token_ns is not None:

@@ -155,8 +155,8 @@ class _MeteredWorker:
     def alive(self) -> bool:
         return self._worker.alive
 
-    async def inspect(self) -> BatchStatus:
-        return await self._worker.inspect()
+    async def inspect(self, whole: bool = True) -> BatchStatus:
+        return await self._worker.inspect(whole)
 
     async def preempt(self, request_id: str | None) -> str | None:
         return await self._worker.preempt(request_id)

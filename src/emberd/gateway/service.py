@@ -222,7 +222,7 @@ class Service:
             raise OverloadedError(LEAVING)
         taken, limit = self.num_taken, self.config.queue_limit
         kept = int(limit * _KEPT[priority])
-        if taken + num_new > limit - kept:
+        if num_new and taken + num_new > limit - kept:
             beside = f" ({kept} are kept from class {PRIORITIES[priority]})" if kept else ""
             raise QueueFullError(
                 "server busy, please try again. maximum pending requests exceeded: "

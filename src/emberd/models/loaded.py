@@ -60,8 +60,8 @@ class Worker(Protocol):
 
     async def embed(self, request: EmbedRequest) -> bytes: ...
 
-    async def inspect(self) -> BatchStatus:
-        """What waits and runs. Raises WorkerDiedError."""
+    async def inspect(self, whole: bool = True) -> BatchStatus:
+        """What waits and runs; `whole`: blocks and steps too. Raises WorkerDiedError."""
 
     async def preempt(self, request_id: str | None) -> str | None:
         """Put a sequence back to those that wait; which it was. Raises WorkerDiedError."""

@@ -149,9 +149,9 @@ class WorkerClient:
                     raise WorkerDiedError(reason)
         raise WorkerDiedError("the worker ended this text without a reason")
 
-    async def inspect(self) -> BatchStatus:
-        """What waits and runs, and the blocks, between two steps. Raises WorkerDiedError."""
-        answer = await self._answer(Inspect)
+    async def inspect(self, whole: bool = True) -> BatchStatus:
+        """What waits and runs between two steps; `whole`: blocks and steps too. Raises WorkerDiedError."""
+        answer = await self._answer(lambda number: Inspect(number, whole))
         assert isinstance(answer, Inspected)
         return answer.status
 

@@ -227,7 +227,7 @@ def serve(
             elif isinstance(message, Cancel):
                 engine.cancel(message.request_id)
             elif isinstance(message, Inspect):
-                channel.send(Inspected(message.number, engine.status()))
+                channel.send(Inspected(message.number, engine.status(message.whole)))
             elif isinstance(message, Preempt):
                 preempted = engine.preempt(message.request_id)
                 channel.send(Preempted(message.number, preempted))
