@@ -58,6 +58,7 @@ class Stream(threading.Thread):
 def start(models_dir: Path, tmp_path: Path) -> Start:
     @contextmanager
     def started(**settings: Any) -> Iterator[Daemon]:
+        settings["speculate"] = "off"  # what says the same again and again would be over at once
         with running_daemon(models_dir, tmp_path / "daemon", kv_memory="32MiB", **settings) as new:
             yield new
 
