@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arch_models import architecture_model
+from arch_models import CASES, architecture_model
 from batches import GREEDY, Row, make_batch
 from emberd.errors import DeviceError
+from emberd.gguf.spec import open_model
 from emberd.protocol import Runner, WorkerOptions
 from emberd.reference.runner import CpuRunner
 from emberd.runtime import device as devices
@@ -18,6 +19,8 @@ from emberd.runtime.device import Device, open_device
 from emberd.runtime.kernel import KernelKey
 from emberd.runtime.runner import GpuRunner
 from emberd.verify import loading, uses
+from emberd.verify.attention import check_attention
+from emberd.verify.bench import Workbench
 from emberd.verify.check import Check
 from emberd.verify.load_bench import WatchedKernels, features_of, to_leave_out
 from emberd.verify.loading import Finding, check_at_load
@@ -130,6 +133,19 @@ def test_biases_of_more_rows_than_are_compared(
     )
     found = check(opened, path)
     assert not found.wrong and not found.replaced, found
+
+
+@pytest.mark.parametrize("name", ["gemma3", "phi3"])
+def test_windows_longer_than_what_is_checked(
+    opened: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setitem(CASES, name, CASES[name] | {"attention.sliding_window": 1024})
+    model = open_model(architecture_model(tmp_path / "m.gguf", name))
+    checks = list(check_attention(Workbench(opened), model))
+    model.close()
+    assert max(layer.window for layer in model.spec.layers) == 1024
+    assert [check for check in checks if not check.passed] == []
+    assert any("window 500" in check.shape for check in checks)
 
 
 @pytest.mark.slow
