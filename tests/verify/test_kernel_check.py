@@ -16,7 +16,7 @@ from emberd.protocol import Runner, WorkerOptions
 from emberd.reference.runner import CpuRunner
 from emberd.runtime import device as devices
 from emberd.runtime.device import Device, open_device
-from emberd.runtime.kernel import KernelKey
+from emberd.runtime.kernel import KernelKey, Kernels
 from emberd.runtime.runner import GpuRunner
 from emberd.verify import loading, uses
 from emberd.verify.attention import check_attention
@@ -194,6 +194,29 @@ def test_a_device_that_is_wrong_does_not_serve(
     runner = load(path, "auto")
     assert isinstance(runner, CpuRunner)
     assert runner.info().verification.startswith("served by the CPU: rope_kv_write q")
+    runner.close()
+
+
+def test_a_check_that_fails_keeps_no_model_from_serving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object, **__: object) -> Finding:
+        raise IndexError("row 600")
+
+    monkeypatch.setattr(loading, "check_at_load", fails)
+    runner = load(random_model(tmp_path / "m.gguf", quant="F16", layers=1))
+    assert isinstance(runner, GpuRunner)
+    assert runner.info().verification == "kernels were not checked: IndexError: row 600"
+    assert "the kernel check of m.gguf failed" in caplog.text and "Traceback" in caplog.text
+    runner.close()
+
+
+def test_the_runner_does_not_get_the_kernels_that_are_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_checks", lambda *_: ())
+    runner = load(random_model(tmp_path / "m.gguf", quant="F16", layers=1))
+    assert type(runner.kernels) is Kernels  # type: ignore[attr-defined]
     runner.close()
 
 

@@ -77,16 +77,16 @@ class WatchedKernels(Kernels):
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
-        self.seen: list[KernelKey] = []
+        self.seen: set[KernelKey] = set()
 
     def get(
         self, name: str, includes: Mapping[str, str] | None = None, **constants: Constant
     ) -> Kernel:
-        self.seen.append(KernelKey(name, tuple(constants.items()), tuple((includes or {}).items())))
+        self.seen.add(KernelKey(name, tuple(constants.items()), tuple((includes or {}).items())))
         return super().get(name, includes, **constants)
 
     def baked(self, dispatch: Dispatch) -> Dispatch:
-        self.seen.append(KernelKey(dispatch.kernel.key.name, params=(0,)))
+        self.seen.add(KernelKey(dispatch.kernel.key.name, params=(0,)))
         return super().baked(dispatch)
 
 
