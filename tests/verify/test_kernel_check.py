@@ -15,11 +15,11 @@ from emberd.gguf.spec import open_model
 from emberd.protocol import Runner, WorkerOptions
 from emberd.reference.runner import CpuRunner
 from emberd.runtime import device as devices
-from emberd.runtime.device import Device, open_device
+from emberd.runtime.device import AllocationError, Device, open_device
 from emberd.runtime.kernel import KernelKey, Kernels
 from emberd.runtime.runner import GpuRunner
 from emberd.verify import loading, uses
-from emberd.verify.attention import check_attention
+from emberd.verify.attention import Pair, check_attention
 from emberd.verify.bench import Workbench
 from emberd.verify.check import Check
 from emberd.verify.load_bench import WatchedKernels, features_of, to_leave_out
@@ -209,6 +209,32 @@ def test_a_check_that_fails_keeps_no_model_from_serving(
     assert runner.info().verification == "kernels were not checked: IndexError: row 600"
     assert "the kernel check of m.gguf failed" in caplog.text and "Traceback" in caplog.text
     runner.close()
+
+
+@pytest.mark.parametrize("fault", [MemoryError("no room"), AllocationError("no room"), KeyError(1)])
+def test_a_case_that_fails_says_nothing_about_its_kernel(
+    opened: Device,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fault: Exception,
+) -> None:
+    monkeypatch.setattr(loading, "_checks", lambda bench, *_: a_right_case_and(bench, fault))
+    path = random_model(tmp_path / "m.gguf", quant="F16", layers=1)
+    found = check(opened, path, tmp_path)
+    why = f"b (F32) could not be checked: {type(fault).__name__}: {fault}"
+    right = f"all 1 checks of kernels on {opened.name} are right"
+    assert str(found) == f"{right}; {why}" and not found.wrong and not found.replaced
+    assert f"b F32 1 is not checked: {type(fault).__name__}" in caplog.text
+    assert check(opened, path, tmp_path).num_run == 1  # it is not kept
+
+
+def a_right_case_and(bench: Workbench, fault: Exception) -> Iterator[Check]:
+    def fails() -> Pair:
+        raise fault
+
+    yield bench.compare("a", "F32", "1", "exact", lambda: (np.ones(1), np.ones(1)))
+    yield bench.compare("b", "F32", "1", "exact", fails)
 
 
 def test_the_runner_does_not_get_the_kernels_that_are_watched(

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..runtime.device import AllocationError
+
 TOLERANCE = {
     "float": 1e-5,  # float32 against float32
     "f16": 1e-3,  # a value stored as f16 on the way
@@ -19,6 +21,17 @@ TOLERANCE = {
     "exact": 0.0,  # token ids
 }
 """‖out − ref‖ / ‖ref‖ by kind of computation."""
+
+NO_VERDICT = (
+    AllocationError,
+    MemoryError,
+    AssertionError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+)
+"""Faults of a case rather than of its kernel: no room for it, or a mistake in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +44,7 @@ class Check:
     error: float
     tolerance: float
     note: str = ""
+    unchecked: bool = False  # the case failed, not its kernel
     features: tuple[str, ...] = ()  # of its kernels, where these are watched: see `load_bench.py`
 
     @property
@@ -58,7 +72,7 @@ def compare(
 ) -> Check:
     """Run one case, which gives (out, ref). Whatever a broken kernel raises is its failed row, not the end."""
     try:
-        error, note = relative_error(*run()), ""
+        return Check(kernel, type_name, shape, relative_error(*run()), TOLERANCE[kind])
     except Exception as fault:
-        error, note = math.nan, f"{type(fault).__name__}: {fault}"
-    return Check(kernel, type_name, shape, error, TOLERANCE[kind], note)
+        note, unchecked = f"{type(fault).__name__}: {fault}", isinstance(fault, NO_VERDICT)
+    return Check(kernel, type_name, shape, math.nan, TOLERANCE[kind], note, unchecked)
