@@ -21,7 +21,7 @@ from emberd.runtime.runner import GpuRunner
 from emberd.verify import loading, uses
 from emberd.verify.attention import Pair, check_attention
 from emberd.verify.bench import Workbench
-from emberd.verify.check import Check
+from emberd.verify.check import TOLERANCE, Check
 from emberd.verify.load_bench import WatchedKernels, features_of, to_leave_out
 from emberd.verify.loading import Finding, check_at_load
 from emberd.worker.process import load_runner
@@ -135,6 +135,14 @@ def test_biases_of_more_rows_than_are_compared(
     assert not found.wrong and not found.replaced, found
 
 
+def test_attention_with_a_soft_cap_has_its_tolerance(opened: Device, tmp_path: Path) -> None:
+    model = open_model(architecture_model(tmp_path / "m.gguf", "gemma2"))
+    checks = list(check_attention(Workbench(opened), model))
+    model.close()
+    assert {check.tolerance for check in checks} == {TOLERANCE["capped"]}
+    assert all(check.passed for check in checks)
+
+
 @pytest.mark.parametrize("name", ["gemma3", "phi3"])
 def test_windows_longer_than_what_is_checked(
     opened: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -227,6 +235,23 @@ def test_a_case_that_fails_says_nothing_about_its_kernel(
     assert str(found) == f"{right}; {why}" and not found.wrong and not found.replaced
     assert f"b F32 1 is not checked: {type(fault).__name__}" in caplog.text
     assert check(opened, path, tmp_path).num_run == 1  # it is not kept
+
+
+def test_what_is_right_at_the_second_attempt_is_not_kept(
+    opened: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found_ones = iter([0, 1, 1])
+
+    def checks(bench: Workbench, *_: object) -> Iterator[Check]:
+        yield bench.compare(
+            "a", "F32", "1", "exact", lambda: (np.full(1, next(found_ones)), np.ones(1))
+        )
+
+    monkeypatch.setattr(loading, "_checks", checks)
+    path = random_model(tmp_path / "m.gguf", quant="F16", layers=1)
+    loads = [check(opened, path, tmp_path) for _ in range(3)]
+    assert [found.num_run for found in loads] == [1, 1, 0]
+    assert not any(found.wrong or found.replaced for found in loads)
 
 
 def a_right_case_and(bench: Workbench, fault: Exception) -> Iterator[Check]:

@@ -14,8 +14,9 @@ from ..runtime.device import AllocationError
 
 TOLERANCE = {
     "float": 1e-5,  # float32 against float32
+    "capped": 2e-4,  # float32 scores with a soft cap, which multiplies the error of tanh
     "f16": 1e-3,  # a value stored as f16 on the way
-    "kv_q8": 1e-2,  # a value stored in a run of 32 as int8
+    "kv_q8": 2.5e-2,  # a run of 32 as int8: at worst one value is exact, 31 half a step off: √31 · 0.5 / 127
     "int8_twin": 1e-5,  # int8 activations against a reference that quantizes the same way
     "int8_round": 2e-3,  # rounding to int8: a value near a tie may fall to its other side
     "exact": 0.0,  # token ids
