@@ -18,11 +18,11 @@ from emberd.runtime import device as devices
 from emberd.runtime.device import AllocationError, Device, open_device
 from emberd.runtime.kernel import KernelKey, Kernels
 from emberd.runtime.runner import GpuRunner
-from emberd.verify import loading, uses
+from emberd.verify import load_bench, loading, uses
 from emberd.verify.attention import Pair, check_attention
 from emberd.verify.bench import Workbench
 from emberd.verify.check import TOLERANCE, Check
-from emberd.verify.load_bench import WatchedKernels, features_of, to_leave_out
+from emberd.verify.load_bench import Kept, WatchedKernels, features_of, to_leave_out
 from emberd.verify.loading import Finding, check_at_load
 from emberd.worker.process import load_runner
 from tiny_gguf import random_model
@@ -252,6 +252,17 @@ def test_what_is_right_at_the_second_attempt_is_not_kept(
     loads = [check(opened, path, tmp_path) for _ in range(3)]
     assert [found.num_run for found in loads] == [1, 1, 0]
     assert not any(found.wrong or found.replaced for found in loads)
+
+
+def test_other_code_is_checked_again(
+    opened: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept.read(tmp_path, opened)
+    kept.cases["a"] = ()
+    kept.write()
+    assert "a" in Kept.read(tmp_path, opened).cases
+    monkeypatch.setattr(load_bench, "_source_digest", lambda: "other")
+    assert Kept.read(tmp_path, opened).cases == {}
 
 
 def a_right_case_and(bench: Workbench, fault: Exception) -> Iterator[Check]:

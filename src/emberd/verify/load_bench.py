@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
+from .. import runtime
 from ..runtime.compose import Constant
 from ..runtime.device import Device
 from ..runtime.kernel import Dispatch, Kernel, KernelKey, Kernels
@@ -38,8 +41,16 @@ FEATURES = {
 _VERSION = 1  # of what is checked
 
 
+@cache
+def _source_digest() -> str:
+    """Of the code that chooses kernels, their grids and params, and of what they are held against."""
+    folders = (Path(__file__).parent, *map(Path, runtime.__path__))
+    sources = sorted(path for folder in folders for path in folder.rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+
+
 class Kept:
-    """Cases that were right with this adapter, driver and set of shaders; a file beside the measured tiles'."""
+    """Cases that were right with this adapter, driver, code and shaders; a file beside the measured tiles'."""
 
     def __init__(
         self, path: Path | None, key: Mapping[str, str], cases: dict[str, tuple[str, ...]]
@@ -50,7 +61,7 @@ class Kept:
     @classmethod
     def read(cls, cache_dir: Path | None, device: Device) -> Kept:
         """Empty where there is no folder or file, or it is broken."""
-        key = device_key(device) | {"checks": str(_VERSION)}
+        key = device_key(device) | {"checks": str(_VERSION), "code": _source_digest()}
         if cache_dir is None:
             return cls(None, key, {})
         path = (

@@ -1,8 +1,8 @@
 """The kernels of one model, checked on its own weights before it serves; what is wrong is left out where that helps.
 
 Each kernel runs on a few rows of the file against NumPy, by the tiles and for the numbers of tokens that the runner
-will use. What was right is kept in a file beside the measured tiles, for this adapter, driver and set of shaders, so
-that a second load checks nothing. A kernel that is wrong three times over is done without (`Device.leave_out`), and
+will use. What was right is kept in a file beside the measured tiles, for this adapter, driver, code and set of shaders,
+so that a second load checks nothing. A kernel that is wrong three times over is done without (`Device.leave_out`), and
 the rest is checked again with what stands in its place.
 """
 
