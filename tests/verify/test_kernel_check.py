@@ -258,11 +258,20 @@ def test_other_code_is_checked_again(
     opened: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = Kept.read(tmp_path, opened)
-    kept.cases["a"] = ()
+    kept.add("a", ())
     kept.write()
     assert "a" in Kept.read(tmp_path, opened).cases
     monkeypatch.setattr(load_bench, "_source_digest", lambda: "other")
     assert Kept.read(tmp_path, opened).cases == {}
+
+
+def test_a_check_that_was_interrupted_goes_on(opened: Device, tmp_path: Path) -> None:
+    kept = Kept.read(tmp_path, opened)
+    for number in range(2 * load_bench.WRITE_EVERY + 3):
+        kept.add(str(number), ())
+    assert len(Kept.read(tmp_path, opened).cases) == 2 * load_bench.WRITE_EVERY
+    kept.write()
+    assert Kept.read(tmp_path, opened).cases == kept.cases
 
 
 def a_right_case_and(bench: Workbench, fault: Exception) -> Iterator[Check]:

@@ -38,12 +38,15 @@ FEATURES = {
 }
 """What can be left out, in this order: what costs least speed first. Beside these, quant types by name."""
 
+WRITE_EVERY = 16
+"""Cases that a check which is interrupted may have to run again."""
+
 _VERSION = 1  # of what is checked
 
 
 @cache
 def _source_digest() -> str:
-    """Of the code that chooses kernels, their grids and params, and of what they are held against."""
+    """Of the code that chooses kernels, their grids and params, and of the cases."""
     folders = (Path(__file__).parent, *map(Path, runtime.__path__))
     sources = sorted(path for folder in folders for path in folder.rglob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
@@ -56,7 +59,7 @@ class Kept:
         self, path: Path | None, key: Mapping[str, str], cases: dict[str, tuple[str, ...]]
     ) -> None:
         self.cases = cases
-        self._path, self._key, self._num_read = path, key, len(cases)
+        self._path, self._key, self._num_written = path, key, len(cases)
 
     @classmethod
     def read(cls, cache_dir: Path | None, device: Device) -> Kept:
@@ -79,9 +82,15 @@ class Kept:
             logger.warning("what %s says of kernels is not used: %s", path, error)
             return cls(path, key, {})
 
+    def add(self, case: str, features: tuple[str, ...]) -> None:
+        self.cases[case] = features
+        if len(self.cases) >= self._num_written + WRITE_EVERY:
+            self.write()
+
     def write(self) -> None:
-        if self._path is not None and len(self.cases) != self._num_read:
+        if self._path is not None and len(self.cases) != self._num_written:
             keep_json(self._path, {"key": dict(self._key), "right": self.cases})
+            self._num_written = len(self.cases)
 
 
 class WatchedKernels(Kernels):
@@ -139,7 +148,7 @@ class LoadBench(Workbench):
             logger.warning("%s %s %s is not checked: %s", kernel, type_name, shape, check.note)
         features = tuple(sorted(set().union(*map(features_of, self._watched.seen))))
         if at_once:
-            self._kept.cases[case] = features
+            self._kept.add(case, features)
         return replace(check, features=features)
 
 
