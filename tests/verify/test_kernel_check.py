@@ -8,18 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arch_models import architecture_model
+from arch_models import CASES, architecture_model
 from batches import GREEDY, Row, make_batch
 from emberd.errors import DeviceError
+from emberd.gguf.spec import open_model
 from emberd.protocol import Runner, WorkerOptions
 from emberd.reference.runner import CpuRunner
 from emberd.runtime import device as devices
-from emberd.runtime.device import Device, open_device
-from emberd.runtime.kernel import KernelKey
+from emberd.runtime.device import AllocationError, Device, open_device
+from emberd.runtime.kernel import KernelKey, Kernels
 from emberd.runtime.runner import GpuRunner
-from emberd.verify import loading, uses
-from emberd.verify.check import Check
-from emberd.verify.load_bench import WatchedKernels, features_of, to_leave_out
+from emberd.verify import load_bench, loading, uses
+from emberd.verify.attention import Pair, check_attention
+from emberd.verify.bench import Workbench
+from emberd.verify.check import TOLERANCE, Check
+from emberd.verify.load_bench import Kept, WatchedKernels, features_of, to_leave_out
 from emberd.verify.loading import Finding, check_at_load
 from emberd.worker.process import load_runner
 from tiny_gguf import random_model
@@ -132,6 +135,27 @@ def test_biases_of_more_rows_than_are_compared(
     assert not found.wrong and not found.replaced, found
 
 
+def test_attention_with_a_soft_cap_has_its_tolerance(opened: Device, tmp_path: Path) -> None:
+    model = open_model(architecture_model(tmp_path / "m.gguf", "gemma2"))
+    checks = list(check_attention(Workbench(opened), model))
+    model.close()
+    assert {check.tolerance for check in checks} == {TOLERANCE["capped"]}
+    assert all(check.passed for check in checks)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "phi3"])
+def test_windows_longer_than_what_is_checked(
+    opened: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setitem(CASES, name, CASES[name] | {"attention.sliding_window": 1024})
+    model = open_model(architecture_model(tmp_path / "m.gguf", name))
+    checks = list(check_attention(Workbench(opened), model))
+    model.close()
+    assert max(layer.window for layer in model.spec.layers) == 1024
+    assert [check for check in checks if not check.passed] == []
+    assert any("window 500" in check.shape for check in checks)
+
+
 @pytest.mark.slow
 def test_weights_read_wrongly_are_read_as_another_type(
     tmp_path: Path, broken_shaders: Path, only_products: None
@@ -178,6 +202,92 @@ def test_a_device_that_is_wrong_does_not_serve(
     runner = load(path, "auto")
     assert isinstance(runner, CpuRunner)
     assert runner.info().verification.startswith("served by the CPU: rope_kv_write q")
+    runner.close()
+
+
+def test_a_check_that_fails_keeps_no_model_from_serving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object, **__: object) -> Finding:
+        raise IndexError("row 600")
+
+    monkeypatch.setattr(loading, "check_at_load", fails)
+    runner = load(random_model(tmp_path / "m.gguf", quant="F16", layers=1))
+    assert isinstance(runner, GpuRunner)
+    assert runner.info().verification == "kernels were not checked: IndexError: row 600"
+    assert "the kernel check of m.gguf failed" in caplog.text and "Traceback" in caplog.text
+    runner.close()
+
+
+@pytest.mark.parametrize("fault", [MemoryError("no room"), AllocationError("no room"), KeyError(1)])
+def test_a_case_that_fails_says_nothing_about_its_kernel(
+    opened: Device,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fault: Exception,
+) -> None:
+    monkeypatch.setattr(loading, "_checks", lambda bench, *_: a_right_case_and(bench, fault))
+    path = random_model(tmp_path / "m.gguf", quant="F16", layers=1)
+    found = check(opened, path, tmp_path)
+    why = f"b (F32) could not be checked: {type(fault).__name__}: {fault}"
+    right = f"all 1 checks of kernels on {opened.name} are right"
+    assert str(found) == f"{right}; {why}" and not found.wrong and not found.replaced
+    assert f"b F32 1 is not checked: {type(fault).__name__}" in caplog.text
+    assert check(opened, path, tmp_path).num_run == 1  # it is not kept
+
+
+def test_what_is_right_at_the_second_attempt_is_not_kept(
+    opened: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found_ones = iter([0, 1, 1])
+
+    def checks(bench: Workbench, *_: object) -> Iterator[Check]:
+        yield bench.compare(
+            "a", "F32", "1", "exact", lambda: (np.full(1, next(found_ones)), np.ones(1))
+        )
+
+    monkeypatch.setattr(loading, "_checks", checks)
+    path = random_model(tmp_path / "m.gguf", quant="F16", layers=1)
+    loads = [check(opened, path, tmp_path) for _ in range(3)]
+    assert [found.num_run for found in loads] == [1, 1, 0]
+    assert not any(found.wrong or found.replaced for found in loads)
+
+
+def test_other_code_is_checked_again(
+    opened: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept.read(tmp_path, opened)
+    kept.add("a", ())
+    kept.write()
+    assert "a" in Kept.read(tmp_path, opened).cases
+    monkeypatch.setattr(load_bench, "_source_digest", lambda: "other")
+    assert Kept.read(tmp_path, opened).cases == {}
+
+
+def test_a_check_that_was_interrupted_goes_on(opened: Device, tmp_path: Path) -> None:
+    kept = Kept.read(tmp_path, opened)
+    for number in range(2 * load_bench.WRITE_EVERY + 3):
+        kept.add(str(number), ())
+    assert len(Kept.read(tmp_path, opened).cases) == 2 * load_bench.WRITE_EVERY
+    kept.write()
+    assert Kept.read(tmp_path, opened).cases == kept.cases
+
+
+def a_right_case_and(bench: Workbench, fault: Exception) -> Iterator[Check]:
+    def fails() -> Pair:
+        raise fault
+
+    yield bench.compare("a", "F32", "1", "exact", lambda: (np.ones(1), np.ones(1)))
+    yield bench.compare("b", "F32", "1", "exact", fails)
+
+
+def test_the_runner_does_not_get_the_kernels_that_are_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_checks", lambda *_: ())
+    runner = load(random_model(tmp_path / "m.gguf", quant="F16", layers=1))
+    assert type(runner.kernels) is Kernels  # type: ignore[attr-defined]
     runner.close()
 
 

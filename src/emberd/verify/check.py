@@ -10,15 +10,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..runtime.device import AllocationError
+
 TOLERANCE = {
     "float": 1e-5,  # float32 against float32
+    "capped": 2e-4,  # float32 scores with a soft cap, which multiplies the error of tanh
     "f16": 1e-3,  # a value stored as f16 on the way
-    "kv_q8": 1e-2,  # a value stored in a run of 32 as int8
+    "kv_q8": 2.5e-2,  # a run of 32 as int8: at worst one value is exact, 31 half a step off: √31 · 0.5 / 127
     "int8_twin": 1e-5,  # int8 activations against a reference that quantizes the same way
     "int8_round": 2e-3,  # rounding to int8: a value near a tie may fall to its other side
     "exact": 0.0,  # token ids
 }
 """‖out − ref‖ / ‖ref‖ by kind of computation."""
+
+NO_VERDICT = (
+    AllocationError,
+    MemoryError,
+    AssertionError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+)
+"""Faults of a case rather than of its kernel: no room for it, or a mistake in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +45,7 @@ class Check:
     error: float
     tolerance: float
     note: str = ""
+    unchecked: bool = False  # the case failed, not its kernel
     features: tuple[str, ...] = ()  # of its kernels, where these are watched: see `load_bench.py`
 
     @property
@@ -58,7 +73,7 @@ def compare(
 ) -> Check:
     """Run one case, which gives (out, ref). Whatever a broken kernel raises is its failed row, not the end."""
     try:
-        error, note = relative_error(*run()), ""
+        return Check(kernel, type_name, shape, relative_error(*run()), TOLERANCE[kind])
     except Exception as fault:
-        error, note = math.nan, f"{type(fault).__name__}: {fault}"
-    return Check(kernel, type_name, shape, error, TOLERANCE[kind], note)
+        note, unchecked = f"{type(fault).__name__}: {fault}", isinstance(fault, NO_VERDICT)
+    return Check(kernel, type_name, shape, math.nan, TOLERANCE[kind], note, unchecked)

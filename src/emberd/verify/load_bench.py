@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
+from .. import runtime
 from ..runtime.compose import Constant
 from ..runtime.device import Device
 from ..runtime.kernel import Dispatch, Kernel, KernelKey, Kernels
@@ -23,7 +26,8 @@ from .check import TOLERANCE, Check
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3
-"""Runs with new random input before a kernel counts as wrong: near ties round differently."""
+"""Runs with new random input before a kernel counts as wrong: near ties round differently. Only what is right at the
+first is kept."""
 
 FEATURES = {
     "baked": "kernels with their sizes in the text",
@@ -34,22 +38,33 @@ FEATURES = {
 }
 """What can be left out, in this order: what costs least speed first. Beside these, quant types by name."""
 
+WRITE_EVERY = 16
+"""Cases that a check which is interrupted may have to run again."""
+
 _VERSION = 1  # of what is checked
 
 
+@cache
+def _source_digest() -> str:
+    """Of the code that chooses kernels, their grids and params, and of the cases."""
+    folders = (Path(__file__).parent, *map(Path, runtime.__path__))
+    sources = sorted(path for folder in folders for path in folder.rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+
+
 class Kept:
-    """Cases that were right with this adapter, driver and set of shaders; a file beside the measured tiles'."""
+    """Cases that were right with this adapter, driver, code and shaders; a file beside the measured tiles'."""
 
     def __init__(
         self, path: Path | None, key: Mapping[str, str], cases: dict[str, tuple[str, ...]]
     ) -> None:
         self.cases = cases
-        self._path, self._key, self._num_read = path, key, len(cases)
+        self._path, self._key, self._num_written = path, key, len(cases)
 
     @classmethod
     def read(cls, cache_dir: Path | None, device: Device) -> Kept:
         """Empty where there is no folder or file, or it is broken."""
-        key = device_key(device) | {"checks": str(_VERSION)}
+        key = device_key(device) | {"checks": str(_VERSION), "code": _source_digest()}
         if cache_dir is None:
             return cls(None, key, {})
         path = (
@@ -67,9 +82,15 @@ class Kept:
             logger.warning("what %s says of kernels is not used: %s", path, error)
             return cls(path, key, {})
 
+    def add(self, case: str, features: tuple[str, ...]) -> None:
+        self.cases[case] = features
+        if len(self.cases) >= self._num_written + WRITE_EVERY:
+            self.write()
+
     def write(self) -> None:
-        if self._path is not None and len(self.cases) != self._num_read:
+        if self._path is not None and len(self.cases) != self._num_written:
             keep_json(self._path, {"key": dict(self._key), "right": self.cases})
+            self._num_written = len(self.cases)
 
 
 class WatchedKernels(Kernels):
@@ -77,16 +98,16 @@ class WatchedKernels(Kernels):
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
-        self.seen: list[KernelKey] = []
+        self.seen: set[KernelKey] = set()
 
     def get(
         self, name: str, includes: Mapping[str, str] | None = None, **constants: Constant
     ) -> Kernel:
-        self.seen.append(KernelKey(name, tuple(constants.items()), tuple((includes or {}).items())))
+        self.seen.add(KernelKey(name, tuple(constants.items()), tuple((includes or {}).items())))
         return super().get(name, includes, **constants)
 
     def baked(self, dispatch: Dispatch) -> Dispatch:
-        self.seen.append(KernelKey(dispatch.kernel.key.name, params=(0,)))
+        self.seen.add(KernelKey(dispatch.kernel.key.name, params=(0,)))
         return super().baked(dispatch)
 
 
@@ -113,18 +134,21 @@ class LoadBench(Workbench):
         case = "; ".join([*filter(None, parts), *(["baked"] if self.baking else [])])
         if case in self._kept.cases:
             features = self._kept.cases[case]
-            return Check(kernel, type_name, shape, 0.0, TOLERANCE[kind], "", features)
+            return Check(kernel, type_name, shape, 0.0, TOLERANCE[kind], features=features)
         self.num_run += 1
-        for _ in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS):
             self._watched.seen.clear()
             check = super().compare(kernel, type_name, shape, kind, run)
-            if check.passed:
+            at_once = check.passed and attempt == 0
+            if check.passed or check.unchecked:
                 break
         else:
             logger.debug("%s %s %s: %.1e %s", kernel, type_name, shape, check.error, check.note)
+        if check.unchecked:
+            logger.warning("%s %s %s is not checked: %s", kernel, type_name, shape, check.note)
         features = tuple(sorted(set().union(*map(features_of, self._watched.seen))))
-        if check.passed:
-            self._kept.cases[case] = features
+        if at_once:
+            self._kept.add(case, features)
         return replace(check, features=features)
 
 

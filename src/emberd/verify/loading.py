@@ -1,8 +1,8 @@
 """The kernels of one model, checked on its own weights before it serves; what is wrong is left out where that helps.
 
 Each kernel runs on a few rows of the file against NumPy, by the tiles and for the numbers of tokens that the runner
-will use. What was right is kept in a file beside the measured tiles, for this adapter, driver and set of shaders, so
-that a second load checks nothing. A kernel that is wrong three times over is done without (`Device.leave_out`), and
+will use. What was right is kept in a file beside the measured tiles, for this adapter, driver, code and set of shaders,
+so that a second load checks nothing. A kernel that is wrong three times over is done without (`Device.leave_out`), and
 the rest is checked again with what stands in its place.
 """
 
@@ -47,16 +47,24 @@ class Finding:
     left_out: tuple[str, ...]
     replaced: tuple[Check, ...]  # what was wrong, and is done without
     wrong: tuple[Check, ...]
+    unchecked: tuple[Check, ...] = ()  # cases that failed themselves
 
     def __str__(self) -> str:
         """For the user."""
+        if not self.unchecked:
+            return self._verdict()
+        why = self.unchecked[0].note
+        return f"{self._verdict()}; {_names(self.unchecked)} could not be checked: {why}"
+
+    def _verdict(self) -> str:
         if self.wrong:
             return f"{_named(self.wrong)} on {self.device}"
         if self.replaced:
             types = [f"{name} weights, read as Q8_0" for name in self.left_out]
             without = [FEATURES.get(*pair) for pair in zip(self.left_out, types, strict=True)]
             return f"{_named(self.replaced)} on {self.device}; served without {', '.join(map(str, without))}"
-        return f"all {self.num_checks} checks of kernels on {self.device} are right"
+        num_made = self.num_checks - len(self.unchecked)
+        return f"all {num_made} checks of kernels on {self.device} are right"
 
 
 def check_at_load(
@@ -82,7 +90,7 @@ def check_at_load(
         failed = {
             check: to_leave_out(check, checks, device.left_out)
             for check in checks
-            if not check.passed
+            if not check.passed and not check.unchecked
         }
         wrong = tuple(check for check, feature in failed.items() if feature is None)
         if wrong or not failed:
@@ -93,9 +101,12 @@ def check_at_load(
         replaced += failed
     kept.write()
     left_out = tuple(sorted(device.left_out))
-    finding = Finding(device.name, len(checks), bench.num_run, left_out, tuple(replaced), wrong)
+    unchecked = tuple(check for check in checks if check.unchecked)
+    finding = Finding(
+        device.name, len(checks), bench.num_run, left_out, tuple(replaced), wrong, unchecked
+    )
     logger.log(
-        logging.WARNING if wrong or replaced else logging.INFO,
+        logging.WARNING if wrong or replaced or unchecked else logging.INFO,
         "kernel check of %s: %s (%d run now, %.1f s)",
         *(Path(path).name, finding, bench.num_run, time.monotonic() - start),
     )
@@ -156,9 +167,13 @@ def _reads_ahead(bench: LoadBench, model: ModelFile) -> bool:
 
 
 def _named(checks: Iterable[Check]) -> str:
-    """As `matvec Q4_K and 3 more kernels are wrong`."""
+    """As `matvec (Q4_K), matmul (Q4_K) and 3 more are wrong`."""
+    checks = list(checks)
+    several = len({(check.kernel, check.type) for check in checks}) > 1
+    return f"{_names(checks)} {'are' if several else 'is'} wrong"
+
+
+def _names(checks: Iterable[Check]) -> str:
     names = list(dict.fromkeys(f"{check.kernel} ({check.type})" for check in checks))
-    if len(names) == 1:
-        return f"{names[0]} is wrong"
-    more = f", {names[1]}" if len(names) == 2 else f", {names[1]} and {len(names) - 2} more"
-    return f"{names[0]}{more} are wrong"
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return ", ".join(names[:2]) + more

@@ -9,7 +9,7 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from emberd.errors import DeviceError
+from emberd.errors import DeviceError, ModelFileError
 from emberd.protocol import WorkerOptions
 from emberd.runtime.device import AdapterInfo, open_device
 from emberd.runtime.kernel import Kernels
@@ -22,6 +22,7 @@ def checked_kernels(
 ) -> tuple[Kernels | None, WorkerOptions]:
     """The kernels of the adapter's device, or None where the CPU must serve; and what the check found, in the options.
 
+    A fault of the check itself, which says nothing about the kernels, keeps no model from serving.
     Raises DeviceError where kernels are wrong and the device was asked for, ModelFileError for the file.
     """
     device = open_device("gpu" if options.device == "auto" else options.device)
@@ -30,17 +31,23 @@ def checked_kernels(
     from emberd.verify.load_bench import WatchedKernels
     from emberd.verify.loading import check_at_load
 
-    kernels = WatchedKernels(device)
-    found = check_at_load(
-        kernels,
-        options.model_path,
-        max_tokens=max(options.max_batch_tokens, options.max_sequences),
-        max_rows=options.max_sequences,
-        cache_dir=None if options.cache_dir is None else Path(options.cache_dir),
-        kv_types=("f16", "q8_0") if options.kv_type == "auto" else (options.kv_type,),
-    )
+    try:
+        found = check_at_load(
+            WatchedKernels(device),
+            options.model_path,
+            max_tokens=max(options.max_batch_tokens, options.max_sequences),
+            max_rows=options.max_sequences,
+            cache_dir=None if options.cache_dir is None else Path(options.cache_dir),
+            kv_types=("f16", "q8_0") if options.kv_type == "auto" else (options.kv_type,),
+        )
+    except ModelFileError:
+        raise
+    except Exception as fault:
+        log.exception("the kernel check of %s failed", Path(options.model_path).name)
+        told = f"kernels were not checked: {type(fault).__name__}: {fault}"
+        return Kernels(device), replace(options, verification=told)
     if not found.wrong:
-        return kernels, replace(options, verification=str(found))
+        return Kernels(device), replace(options, verification=str(found))
     device.close()
     if options.device != "auto":
         raise DeviceError(
