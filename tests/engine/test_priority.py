@@ -194,8 +194,8 @@ def test_a_batch_request_ends_under_a_stream_of_interactive_ones() -> None:
 
 @pytest.mark.parametrize("steps_in_flight", [1, 3])
 def test_ranks_are_kept_whatever_comes(rng: np.random.Generator, steps_in_flight: int) -> None:
-    """Who is preempted ranks behind all who run on; who is admitted, before all who go on
-    waiting. Replies are those of a lone run, no block is lost, and all end."""
+    """Who is preempted ranks behind all who run on, but for those who asked for a better class; who is
+    admitted, before all who go on waiting. Replies are those of a lone run, no block is lost, and all end."""
     num_preemptions = 0
     for _ in range(12):
         clock = Clock()
@@ -232,7 +232,11 @@ def test_ranks_are_kept_whatever_comes(rng: np.random.Generator, steps_in_flight
             victims = [one for one in before if one in scheduler.waiting]
             num_preemptions += len(victims)
             stayed = [one for one in before if one in scheduler.running]
-            assert all(v.standing.rank > s.standing.rank for v in victims for s in stayed)
+            assert all(
+                v.standing.rank > s.standing.rank or v.priority > s.priority
+                for v in victims
+                for s in stayed
+            )
             admitted = [one for one in scheduler.running if one not in before]
             assert all(
                 a.standing.rank < w.standing.rank for a in admitted for w in scheduler.waiting
