@@ -6,7 +6,7 @@ A leaf beside protocol.py. The answer is counted by the loader's own code; what 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from .hardware import Tier
@@ -42,23 +42,21 @@ class MemoryEstimate:
     max_binding_bytes: int | None  # None: there is no such limit
     largest: LargestMatrix
     weight_bytes: int
-    scratch_bytes: int  # from the load on, without what grows with the context
-    scratch_token_bytes: float  # more for each token of the context
-    optional_bytes: (
-        int  # the same of what the first penalties, biases, masks and log-probabilities add
-    )
-    optional_token_bytes: float
-    kv_token_bytes: Mapping[str, int]  # by KV type that the model can have; empty: an encoder
-    kv_binding_tokens: Mapping[
-        str, int
-    ]  # that bindings hold, by KV type; empty: there is no such limit
-    trained_context: int
-    max_context: int  # longer than the trained one with a rope scaling of the settings
-    default_context: int  # wanted where no context is asked for
-    block_size: int  # 0: an encoder
-    kv_type: str  # what a load would serve ...
-    context_length: int
-    kv_bytes: int
+    scratch_bytes: int = 0  # from the load on, without what grows with the context
+    scratch_token_bytes: float = 0  # more for each token of the context
+    # The same of what the first penalties, biases, masks and log-probabilities add:
+    optional_bytes: int = 0
+    optional_token_bytes: float = 0
+    # By KV type that the model can have; empty: an encoder, for bindings: no limit.
+    kv_token_bytes: Mapping[str, int] = field(default_factory=dict)
+    kv_binding_tokens: Mapping[str, int] = field(default_factory=dict)  # that bindings hold
+    trained_context: int = 0
+    max_context: int = 0  # longer than the trained one with a rope scaling of the settings
+    default_context: int = 0  # wanted where no context is asked for
+    block_size: int = 0  # 0: an encoder
+    kv_type: str = ""  # what a load would serve ...
+    context_length: int = 0
+    kv_bytes: int = 0
     refusal: str = ""  # ... and why it would be refused; empty: it would not
 
     def scratch(self, context_length: int) -> int:

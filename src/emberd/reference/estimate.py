@@ -104,19 +104,6 @@ def _made(model: ModelFile | EncoderFile, question: MemoryQuestion, weights: int
         max_binding_bytes=None,
         largest=LargestMatrix(largest.name, 4 * prod(largest.shape), 1),
         weight_bytes=weights,
-        scratch_bytes=0,
-        scratch_token_bytes=0,
-        optional_bytes=0,
-        optional_token_bytes=0,
-        kv_token_bytes={},
-        kv_binding_tokens={},
-        trained_context=0,
-        max_context=0,
-        default_context=0,
-        block_size=0,
-        kv_type="",
-        context_length=0,
-        kv_bytes=0,
     )
 
 

@@ -121,13 +121,4 @@ def _made(
         scratch_token_bytes=footprint.per_token,
         optional_bytes=footprint.optional_base,
         optional_token_bytes=footprint.optional_per_token,
-        kv_token_bytes={},
-        kv_binding_tokens={},
-        trained_context=0,
-        max_context=0,
-        default_context=0,
-        block_size=0,
-        kv_type="",
-        context_length=0,
-        kv_bytes=0,
     )

@@ -130,9 +130,8 @@ def make_engine(runner: AnyRunner, options: WorkerOptions) -> AnyEngine:
     on_cpu = runner.info().device_kind == "cpu"
     speculate = options.speculate == "ngram" or (options.speculate == "auto" and on_cpu)
     share = options.prompt_share
-    if (
-        share is None
-    ):  # on the CPU a step with prompts is long however few of their tokens are in it
+    if share is None:
+        # On the CPU a step with prompts is long however few of their tokens are in it.
         share = 1.0 if on_cpu else GPU_PROMPT_SHARE
     return Engine(runner, tiers, prompt_share=share, speculate=speculate)
 
