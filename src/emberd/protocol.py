@@ -170,6 +170,22 @@ class WorkerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixFinding:
+    """How a prompt went along with earlier ones when its sequence first ran. Counts are tokens.
+
+    The nearest path is the earlier sequence that begins with most of the prompt's tokens, as far as it is known:
+    by blocks that are kept, blocks that went lately, and its unfinished last one.
+    """
+
+    num_known: int  # where the prompt parts from the nearest path, or one of the two ends
+    num_gone: int  # of these, in blocks that were kept once and no longer, or slower to fetch than to compute
+    request_id: str | None = None  # whose that path is there; None: not known
+    theirs: tuple[
+        int, ...
+    ] = ()  # a few of its tokens from there on; none: it ends there, or the prompt does
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceUpdate:
     """New tokens of one sequence from one step. `error` is set with finish reason "error"."""
 
@@ -183,6 +199,9 @@ class SequenceUpdate:
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # behind the prompt's first token; once
     num_drafted: int = 0  # guesses of the step
     num_accepted: int = 0  # those that were right
+    finding: PrefixFinding | None = (
+        None  # with the first token; None: takes no part in the prefix cache
+    )
 
 
 @dataclass(frozen=True, slots=True)
