@@ -353,6 +353,35 @@ def test_claims_are_made_from_results_and_differences_show(load: Any, tmp_path: 
     assert not claims._update(page, tmp_path, check=True)
 
 
+def test_targets_take_their_figures_from_results_of_one_run(load: Any) -> None:
+    targets, claims = load("targets"), load("claims")
+    spread = {"median": 2000.0, "low": 1900.0, "high": 2100.0, "n": 2}
+    rows = [
+        {"figure": target.figure, "emberd": spread, "peer": spread | {"median": 500.0}}
+        | {"ratio": spread | {"median": 4.0}}
+        for target in targets.TARGETS
+    ]
+    versus = _record("versus", {"rows": rows, "http_share_of_engine": {"32": 0.8}})
+    contexts = [
+        {"what": "context", "prompt_tokens": tokens, "decode_tok_s": {"median": speed}}
+        for tokens, speed in ((256, 400.0), (16384, 300.0))
+    ]
+    engine = _record("engine", {"rows": contexts, "load": {"gb_s": 3.0}})
+    made = {row.figure: row for row in targets.made({"1B": versus, "8B": versus}, engine)}
+    assert made["8B decode at 16,384 tokens against 256"].emberd == 0.75
+    one = made["8B decode, 1 streams, tok/s"]
+    assert one.share == pytest.approx(4.6174 * 2000 / 3540) and one.ratio == 4.0
+    many = made["1B prefill, 512 tokens, tok/s"]
+    assert many.share == pytest.approx(2 * 0.97308e9 * 2000 / 118e12)
+
+    table = load("common").plain({"rows": list(made.values())})
+    text = claims.rendered(_record("targets", table))
+    assert "| 1B decode, 1 streams, tok/s | 1,600 | 2,000 (1,900–2,100) | 500 | 4 | 809 |" in text
+    assert "| 1B over HTTP, 32 streams, of the engine's own | 0.85 | **0.8** | – |" in text
+    with pytest.raises(ValueError, match="commit"):
+        targets._common_facts([versus, {"conditions": versus["conditions"] | {"commit": "d"}}])
+
+
 def test_the_docs_claim_what_the_results_say(load: Any) -> None:
     assert load("claims").main(["--check"]) == 0
 
