@@ -108,7 +108,7 @@ def _run(options: argparse.Namespace) -> int:
         runner = load_runner(worker_options, lambda _: None)
         facts = common.conditions(
             device=runner.info().device,
-            driver=_driver(runner),
+            driver=common.driver(runner),
             repeats=options.repeats,
             commit=options.commit,
             **model,
@@ -153,15 +153,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-engine", action="store_true")
     parser.add_argument("--no-http", action="store_true")
     return parser
-
-
-def _driver(runner: Runner) -> str:
-    if runner.info().device_kind == "cpu":
-        return "numpy"
-    from emberd.runtime.runner import GpuRunner
-
-    assert isinstance(runner, GpuRunner)
-    return runner.kernels.device.info.driver
 
 
 def _rounds(ours: Side, theirs: Side, repeats: int) -> list[Row]:
