@@ -112,7 +112,10 @@ class Scheduler:
             self.waiting, best, key=_class
         )
         num_replies = sum(_rank(row.sequence)[0] == best for row in rows)
-        return min(most, max(better, self._pace.budget(num_decode, num_prompts / num_replies)))
+        num_waiting = sum(one.num_uncomputed_tokens for one in prefilling)
+        longest = max(one.num_tokens - (one.num_cached_tokens or 0) for one in prefilling)
+        budget = self._pace.budget(num_decode, num_prompts / num_replies, num_waiting, longest)
+        return min(most, max(better, budget))
 
     def _age(self) -> None:
         """Let those who get nothing stand better in time."""
