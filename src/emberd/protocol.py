@@ -1,7 +1,8 @@
 """The one language between gateway, worker, engine and runner: token ids in, token ids out.
 
-A leaf module: of ours it imports hardware.py alone. Gateway and worker exchange `WorkerOptions`, `TokenTable`,
-`GenerateRequest`, `EmbedRequest`, `Cancel`, `Ready`, `StepMessage`; engine and runner `Batch`, `StepOutput`.
+A leaf module: of ours it imports hardware.py and inspection.py alone. Gateway and worker exchange
+`WorkerOptions`, `TokenTable`, `GenerateRequest`, `EmbedRequest`, `Cancel`, `Ready`, `StepMessage`; engine and
+runner `Batch`, `StepOutput`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .hardware import Tier
+from .inspection import PrefixFinding
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 Speculate = Literal["auto", "ngram", "off"]  # auto: ngram on the CPU device
@@ -167,22 +169,6 @@ class WorkerInfo:
     tier: Tier = "unknown"
     kv_type: str = "f16"
     window: int = 0  # tokens that attention sees in every layer; 0: a layer sees all
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixFinding:
-    """How a prompt went along with earlier ones when its sequence first ran. Counts are tokens.
-
-    The nearest path is the earlier sequence that begins with most of the prompt's tokens, as far as it is known:
-    by blocks that are kept, blocks that went lately, and its unfinished last one.
-    """
-
-    num_known: int  # where the prompt parts from the nearest path, or one of the two ends
-    num_gone: int  # of these, in blocks that were kept once and no longer, or slower to fetch than to compute
-    request_id: str | None = None  # whose that path is there; None: not known
-    theirs: tuple[
-        int, ...
-    ] = ()  # a few of its tokens from there on; none: it ends there, or the prompt does
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ import pytest
 from emberd.engine import Engine
 from emberd.engine.paths import Paths
 from emberd.engine.prefix import BlockKeys, PrefixCache
-from emberd.protocol import GenerateRequest, PrefixFinding, SamplingParams
+from emberd.inspection import PrefixFinding
+from emberd.protocol import GenerateRequest, SamplingParams
 from fakes import ScriptedRunner
 
 SIZE = 4

@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from emberd.gateway import requests
+from emberd.inspection import PrefixFinding
 from emberd.keys import parse_keys
-from emberd.protocol import GenerateRequest, PrefixFinding, SequenceUpdate
+from emberd.protocol import GenerateRequest, SequenceUpdate
 from site_fakes import FakeWorker, Site, run
 
 MakeSite = Callable[..., Site]

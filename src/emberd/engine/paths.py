@@ -9,7 +9,7 @@ from array import array
 from bisect import bisect_left, insort
 from collections import OrderedDict
 
-from emberd.protocol import PrefixFinding
+from emberd.inspection import PrefixFinding
 
 from .prefix import BlockKeys, Key, PrefixCache, block_key
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from emberd.inspection import PrefixFinding
 from emberd.protocol import (
     NORMAL,
     EmbedRequest,
     FinishReason,
     FloatArray,
     GenerateRequest,
-    PrefixFinding,
     SamplingParams,
 )
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..protocol import PrefixFinding
+from ..inspection import PrefixFinding
 from ..text.tokenizer import Tokenizer
 
 Json = dict[str, Any]

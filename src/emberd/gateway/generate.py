@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..errors import EmberdError, WorkerDiedError
+from ..inspection import PrefixFinding
 from ..models.loaded import LoadedModel
-from ..protocol import GenerateRequest, PrefixFinding, SamplingParams, SequenceUpdate
+from ..protocol import GenerateRequest, SamplingParams, SequenceUpdate
 from .events import Event, Finish, Piece, Progress, PromptLogprobs, Reply, Told, merged, pieces
 from .explain import PromptStory
 from .reading import Prompt, Reading
