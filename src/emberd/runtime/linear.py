@@ -16,8 +16,18 @@ from .activations import activation_include
 from .activations import activations as activations
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
-from .matmul import MATMUL_TILES, MatmulTable, MatmulTile, default_matmul_table, tiled_matmul
+from .matmul import (
+    MatmulTable,
+    MatmulTile,
+    can_tile_gate_up,
+    default_matmul_table,
+    matmul_tiles,
+    tiled_gate_up,
+    tiled_matmul,
+)
 from .matvec import MatvecTable, MatvecTile, default_matvec_table, matvec, matvec_tiles
+from .matvec import can_fuse_gate_up as matvec_can_fuse_gate_up
+from .matvec import gate_up_quantize as matvec_gate_up
 from .products import Form, Product
 from .weights import FLOAT_TYPES as FLOAT_TYPES
 from .weights import WeightMatrix
@@ -43,6 +53,12 @@ class LinearTable:
         """Products that have a measured tile."""
         return len(self.matvec.tuned) + len(self.matmul.tuned)
 
+    def tile_for(self, form: Form, weight: WeightMatrix, tokens: int) -> Tile:
+        """The tile for a product of this form."""
+        if form in ("rows", "output") or (form == "gate_up" and tokens <= self.matvec.tokens):
+            return self.matvec.tile_for(form, weight, tokens)
+        return self.matmul.tile_for(weight, tokens, "gate_up" if form == "gate_up" else "matmul")
+
     def with_tiles(self, tiles: Mapping[Product, Tile]) -> LinearTable:
         """The same rules with these measured tiles in front of them."""
         matvec = {name: tile for name, tile in tiles.items() if isinstance(tile, MatvecTile)}
@@ -57,9 +73,13 @@ def default_table(device: Device) -> LinearTable:
 
 def candidates(device: Device, product: Product) -> tuple[Tile, ...]:
     """The tiles that may serve a product on this device, all covered by tests: what a tuner picks from."""
-    if product.form == "matmul":
-        tiles = [tile for _, tile in MATMUL_TILES if tile.fits(device)]
-        return tuple(tile for tile in tiles if tile.tokens < 2 * product.tokens)
+    tiled = product.tokens > default_matvec_table(device).tokens
+    if product.form == "matmul" or (product.form == "gate_up" and tiled):
+        tiles = matmul_tiles(device, product.form)
+        filled = tuple(tile for tile in tiles if tile.tokens < 2 * product.tokens)
+        if product.form == "matmul":
+            return filled
+        return tuple(tile for tile in filled if product.rows % tile.rows == 0)
     found = matvec_tiles(device, product.form)
     if product.form == "rows":
         return found
@@ -70,7 +90,8 @@ def table_of(device: Device, form: Form, tile: Tile) -> LinearTable:
     """The rules, but with this tile alone for products of this form: for checking one tile after another."""
     rules = default_table(device)
     if isinstance(tile, MatmulTile):
-        return LinearTable(replace(rules.matvec, tokens=0), MatmulTable(((1, tile),)))
+        gate_up = ((1, tile),) if form == "gate_up" else ()
+        return LinearTable(replace(rules.matvec, tokens=0), MatmulTable(((1, tile),), gate_up))
     if form == "output":
         return replace(rules, matvec=replace(rules.matvec, output=((1, 1, tile),)))
     if form == "gate_up":
@@ -249,6 +270,37 @@ def matmul(
         column=column,
         table=table.matmul,
     )
+
+
+def can_fuse_gate_up(table: LinearTable, weight: WeightMatrix, tokens: int) -> bool:
+    """Whether `gate_up_quantize` serves this product."""
+    if tokens <= table.matvec.tokens:
+        return matvec_can_fuse_gate_up(table.matvec, weight, tokens)
+    return can_tile_gate_up(table.matmul, weight, tokens)
+
+
+def gate_up_quantize(
+    kernels: Kernels,
+    weight: WeightMatrix,
+    x: QuantizedActivations,
+    out: QuantizedActivations,
+    *,
+    rows: int,
+    count: Tensor,
+    activation: Activation,
+    table: LinearTable | None = None,
+) -> Dispatch:
+    """out (rows, weight.rows / 2) = activation(x times gate) * (x times up) in int8; `weight` holds gate, then up.
+
+    Only the first count[0] rows of `out` are written. For products of which `can_fuse_gate_up` says so.
+    """
+    table = table or default_table(kernels.device)
+    given = (kernels, weight, x, out)
+    if rows <= table.matvec.tokens:
+        return matvec_gate_up(
+            *given, rows=rows, count=count, activation=activation, table=table.matvec
+        )
+    return tiled_gate_up(*given, rows=rows, count=count, activation=activation, table=table.matmul)
 
 
 def _units(weight: WeightMatrix) -> int:
