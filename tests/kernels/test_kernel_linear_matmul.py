@@ -49,7 +49,7 @@ def test_slices_of_the_columns_add_up(
         *itertools.product((GGMLType.Q6_K, GGMLType.F16), (*TILES, MatmulTile(16, 16, 4, 8, 8, 1))),
         *((GGMLType.Q4_K, tile) for tile in MORE_TILES["matmul"]),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_every_tile(
     device: Device, kernels: Kernels, rng: np.random.Generator, kind: GGMLType, tile: MatmulTile

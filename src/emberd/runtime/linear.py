@@ -1,4 +1,4 @@
-"""Ops around weight matrices: quantizing activations, matrix products, embedding rows.
+"""Ops around weight matrices: matrix products, embedding rows, and the rounding of activations ahead of them.
 
 Each op checks shapes and returns the dispatches of its kernels. Which kernel and tile serves a product is
 read from one LinearTable. Knows tensors and weight types; no layer, no model.
@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from ..gguf.model import Activation
 from .activations import QUANT_RUN as QUANT_RUN
 from .activations import QuantizedActivations as QuantizedActivations
-from .activations import activation_include
 from .activations import activations as activations
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
@@ -29,13 +28,16 @@ from .matvec import MatvecTable, MatvecTile, default_matvec_table, matvec, matve
 from .matvec import can_fuse_gate_up as matvec_can_fuse_gate_up
 from .matvec import gate_up_quantize as matvec_gate_up
 from .products import Form, Product
+from .rounding import quantize_q8 as quantize_q8
+from .rounding import rms_norm_quantize as rms_norm_quantize
+from .rounding import silu_mul_quantize as silu_mul_quantize
 from .weights import FLOAT_TYPES as FLOAT_TYPES
 from .weights import WeightMatrix
 
 Tile = MatvecTile | MatmulTile
 
-_RUN_LANES = 64
-"""Lanes a workgroup of the kernels whose lanes take one run or one unit each."""
+_UNIT_LANES = 64
+"""Lanes a workgroup of the kernels whose lanes take one unit each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,83 +101,6 @@ def table_of(device: Device, form: Form, tile: Tile) -> LinearTable:
     return replace(rules, matvec=replace(rules.matvec, rows=((1, 1, tile),)))
 
 
-def quantize_q8(
-    kernels: Kernels, x: Tensor, out: QuantizedActivations, *, rows: int, width: int
-) -> Dispatch:
-    """out = x (rows, width) in int8, as reference `quantize_q8`."""
-    _check_activations(out, rows, width)
-    runs = rows * width // QUANT_RUN
-    gx, gz = _fold(-(-runs // _RUN_LANES), kernels.device.max_grid)
-    return kernels.dispatch(
-        kernels.get("quantize_q8", WG=_RUN_LANES, GROUP=out.group),
-        [x, out.q, out.scales],
-        (gx, 1, gz),
-        runs=runs,
-    )
-
-
-def rms_norm_quantize(
-    kernels: Kernels,
-    x: Tensor,
-    weight: Tensor,
-    out: QuantizedActivations,
-    indices: Tensor | None = None,
-    *,
-    rows: int,
-    width: int,
-    eps: float,
-) -> Dispatch:
-    """out = rms_norm(x (any rows, width), weight (width,), eps) in int8.
-
-    out[r] is of x[r], or of x[indices[r]] with indices i32 (rows,).
-    """
-    _check_activations(out, rows, width)
-    assert weight.shape == (width,), weight.shape
-    subgroup = kernels.device.subgroup_size
-    lanes = 16 if kernels.device.info.is_software else min(256, max(64, width // QUANT_RUN))
-    workgroup = 1 << (max(lanes, subgroup or 0) - 1).bit_length()
-    constants = {"WG": workgroup, "GROUP": out.group} | ({"SUBGROUP": subgroup} if subgroup else {})
-    source = "row_same" if indices is None else "row_given"
-    kernel = kernels.get(
-        "rms_norm_quantize", {"reduce": kernels.reduce, "source": source}, **constants
-    )
-    given = () if indices is None else (indices,)
-    return kernels.dispatch(
-        kernel, [x, weight, *given, out.q, out.scales], (rows, 1, 1), width=width, eps=eps
-    )
-
-
-def silu_mul_quantize(
-    kernels: Kernels,
-    gate_up: Tensor,
-    out: QuantizedActivations,
-    *,
-    rows: int,
-    width: int,
-    activation: Activation,
-    gated: bool = True,
-) -> Dispatch:
-    """out = activation(gate) * up in int8; gate and up are the halves of gate_up (rows, 2 * width).
-
-    Not `gated`: of activation(gate_up) of (rows, width), which only GELU has a kernel for.
-    """
-    _check_activations(out, rows, width)
-    runs = rows * width // QUANT_RUN
-    gx, gz = _fold(-(-runs // _RUN_LANES), kernels.device.max_grid)
-    return kernels.dispatch(
-        kernels.get(
-            "silu_mul_quantize",
-            {"activation": activation_include(activation, gated)},
-            WG=_RUN_LANES,
-            GROUP=out.group,
-        ),
-        [gate_up, out.q, out.scales],
-        (gx, 1, gz),
-        runs=runs,
-        row_runs=width // QUANT_RUN,
-    )
-
-
 def embedding(
     kernels: Kernels,
     weight: WeightMatrix,
@@ -204,13 +129,13 @@ def embedding(
         assert weight.is_quantized and out.norm is not None and out.group == 16, out
         assert out.width == weight.cols and norm_weight.shape == (weight.cols,), norm_weight
         outputs += [norm_weight, out.q, out.scales, out.norm.squares]
-    kernel = kernels.get(name, includes, WG=_RUN_LANES)
+    kernel = kernels.get(name, includes, WG=_UNIT_LANES)
     units = _units(weight)
     return [
         kernels.dispatch(
             kernel,
             [*part.tensors, token_ids, last_tokens, sequence_index, *outputs],
-            (rows, -(-units // _RUN_LANES), 1),
+            (rows, -(-units // _UNIT_LANES), 1),
             units=units,
             num_rows=part.rows,
             first_row=part.first_row,
@@ -310,14 +235,3 @@ def _units(weight: WeightMatrix) -> int:
 
 def _weight_file(weight: WeightMatrix) -> str:
     return weight.type.name.lower()
-
-
-def _fold(n: int, limit: int) -> tuple[int, int]:
-    """n workgroups as (x, z) with neither above the device's limit; kernels rebuild the index."""
-    folds = -(-n // limit)
-    return -(-n // folds), folds
-
-
-def _check_activations(out: QuantizedActivations, rows: int, width: int) -> None:
-    assert width % QUANT_RUN == 0 and out.width == width, (out.width, width)
-    assert out.q.shape[0] >= rows, (out.q.shape, rows)
