@@ -13,11 +13,15 @@ from itertools import count, islice
 from .blocks import BlockManager
 from .drafts import with_drafts
 from .pace import Pace
+from .paths import Paths
 from .prefix import Key
 from .priority import AGING_CHECKS, AGING_SECONDS, Rank, Standing
 from .sequence import Row, Sequence
 from .steps import Mix
 from .tiers import Tiers
+
+_RECORDS = 2
+"""How many records of prefixes are kept for each block (see paths.py)."""
 
 RESERVE_BLOCKS = 2
 """Blocks kept back for each running sequence at admission, so that it can grow before it is in need."""
@@ -44,6 +48,7 @@ class Scheduler:
         self._pace = pace
         self.mix = Mix(0, 0)  # of the step that was scheduled last
         self.blocks, self._tiers = blocks, tiers
+        self._paths = Paths(blocks.prefixes, _RECORDS * blocks.num_blocks)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self._clock = clock
@@ -68,6 +73,9 @@ class Scheduler:
         else:
             self.running.remove(sequence)
             self._publish(sequence)
+            if sequence.keys is not None:
+                place = sequence.num_published_blocks
+                self._paths.note_rest(sequence.keys, place, sequence.request_id)
             self._release(sequence)
 
     def schedule(self) -> list[Row]:
@@ -104,7 +112,10 @@ class Scheduler:
             self.waiting, best, key=_class
         )
         num_replies = sum(_rank(row.sequence)[0] == best for row in rows)
-        return min(most, max(better, self._pace.budget(num_decode, num_prompts / num_replies)))
+        num_waiting = sum(one.num_uncomputed_tokens for one in prefilling)
+        longest = max(one.num_tokens - (one.num_cached_tokens or 0) for one in prefilling)
+        budget = self._pace.budget(num_decode, num_prompts / num_replies, num_waiting, longest)
+        return min(most, max(better, budget))
 
     def _age(self) -> None:
         """Let those who get nothing stand better in time."""
@@ -185,6 +196,10 @@ class Scheduler:
             self.blocks.adopt(sequence.block_table, prefix)
             self.blocks.grow(sequence.block_table, sequence.num_tokens)
             num_reused = len(prefix) + len(below)
+            if sequence.keys is not None and sequence.num_cached_tokens is None:
+                sequence.finding = self._paths.finding(
+                    sequence.keys, sequence.num_prompt_tokens, num_reused
+                )
             if self._tiers is not None:
                 self._tiers.promote(sequence, below, sequence.block_table[len(prefix) : num_reused])
             sequence.start(self._free_indices.pop(), num_reused, self.blocks.block_size)
@@ -217,6 +232,8 @@ class Scheduler:
             before = keys[place - 1] if place else None
             if self.blocks.publish(sequence.block_table, place, keys[place], before):
                 sequence.num_told_blocks = min(sequence.num_told_blocks, place)
+            else:
+                self._paths.note(sequence.keys, place, sequence.request_id)
         sequence.num_published_blocks = num_full
 
     def _free_behind(self, sequence: Sequence) -> None:
