@@ -342,8 +342,7 @@ class Runner(Protocol):
     without penalties and logprobs; its sequence's next row may not use FROM_LAST_STEP, as the runner does
     not know what was right. At most `max_sequences` tokens are sampled a step.
 
-    A draft model's sequences go back: a row may start at an earlier position than the one before it, with other
-    tokens. What was written behind that is written over.
+    A draft model's sequences go back: a row may start before where the last one ended, with other tokens.
     """
 
     block_size: int
