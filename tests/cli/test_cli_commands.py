@@ -64,10 +64,9 @@ def assert_one_clear_line(result: Any, *words: str) -> None:
         assert word in result.err
 
 
-def test_commands_are_those_of_the_issue() -> None:
-    assert COMMANDS == sorted(
-        "serve run pull create cp rm list ps show stop batch cancel fit devices verify bench".split()
-    )
+def test_commands_are_those_of_the_issues() -> None:
+    named = "serve run pull create cp rm list ps show stop batch cancel explain fit devices verify bench"
+    assert COMMANDS == sorted(named.split())
 
 
 def test_version(emberd_cli: Emberd) -> None:
