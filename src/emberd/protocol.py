@@ -177,10 +177,7 @@ class WorkerInfo:
 
 
 class SequenceUpdate(NamedTuple):
-    """New tokens of one sequence from one step. `error` is set with finish reason "error".
-
-    A tuple, since it is made, pickled and read once a token, which costs a dataclass three times as much.
-    """
+    """New tokens of one sequence from one step. `error` is set with finish reason "error". A tuple: pickled once a token."""
 
     request_id: str
     token_ids: tuple[int, ...]
