@@ -177,7 +177,7 @@ class WorkerInfo:
 
 
 class SequenceUpdate(NamedTuple):
-    """New tokens of one sequence from one step. `error` is set with finish reason "error". A tuple: pickled once a token."""
+    """New tokens of a sequence from a step. `error` is set with finish reason "error". A tuple: it is pickled often."""
 
     request_id: str
     token_ids: tuple[int, ...]
