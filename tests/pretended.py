@@ -118,6 +118,11 @@ def make_plans(
     for mode in range(16):
         for rows in (1, max_rows):
             plans.get(PlanKey(rows, rows, rows, False, Mode(mode)))
+    # What the runner runs outside of plans: logits of any places, for scores, and states, for embeddings.
+    transformer, places = buffers.transformer, device.empty((max_rows,), "i32")
+    steps = transformer.head(places, device.empty((1,), "u32"), max_rows)
+    steps.append(transformer.output_norm(places, device.empty((max_rows, spec.hidden_size))))
+    plan.record(device, steps, places)
     weights.uploads.drop()
     model.close()
 

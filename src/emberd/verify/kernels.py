@@ -104,8 +104,10 @@ def check_norms(bench: Workbench, model: ModelFile, steps: Steps = USUAL) -> Ite
 
         return plain, quantizing
 
-    for rows, (plain, quantizing) in (("all", cases(None)), ("chosen", cases(picked))):
-        if any(_is_float(info) for info in readers):
+    for rows, indices in (("all", None), ("chosen", picked)):
+        plain, quantizing = cases(indices)
+        # Hidden states are told as floats, whatever else reads them.
+        if indices is not None or any(_is_float(info) for info in readers):
             yield bench.compare("rms_norm", "F32", f"{shape} {rows} rows", "float", plain)
         if not all(_is_float(info) for info in readers):
             for group in steps.quant_runs(bench.device):

@@ -133,8 +133,8 @@ def _checks(
     try:
         bench.scope = _digest(replace(model.spec, name=""))
         kinds = [k for k in kv_types if k == "f16" or not q8_refusal(model.spec.head_dim)]
-        yield from check_uses(bench, model, model_uses(model, steps))
         yield from _beside_products(bench, model, steps)
+        yield from check_uses(bench, model, model_uses(model, steps))
         for kind in kinds:
             bench.kv_type = kind
             yield from check_rope(bench, model)
