@@ -4,7 +4,8 @@
 
 Other batches take other kernels (matvec or tiles, split attention or not), whose float sums differ in the last
 bits; an int8 rounding or two then flips, and where two tokens are nearly as likely the texts may part. This says
-how often they do, and how near the two tokens were there. It measures no time.
+how often they do, how near the two tokens were there, and, of one decode step on a GPU, which kernels make the state
+of a token differ between a step of its own and one of all requests, and by how much. It measures no time.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from emberd.engine import Engine
 from emberd.errors import EmberdError
 from emberd.gguf.spec import open_model
 from emberd.protocol import Batch, GenerateRequest, Runner, SamplingParams, WorkerOptions
+from emberd.runtime.kernel import run_once
+from emberd.runtime.runner import GpuRunner
+from emberd.runtime.scratch import first_rows
 from emberd.worker.process import load_runner
 
 Prompts = Sequence[Sequence[int]]
@@ -36,6 +40,16 @@ class Parting:
     request: int
     position: int  # tokens that agree
     margin: float  # logit of the lone run's token less that of the other
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A dispatch behind which the token's state is another in the two steps."""
+
+    place: int  # of those that change the state; the embedding is 0
+    alone: str
+    together: str
+    difference: float  # of the state's norm
 
 
 def main() -> int:
@@ -68,7 +82,11 @@ def _run(options: argparse.Namespace) -> int:
         lambda _: None,
     )
     facts = common.conditions(
-        device=runner.info().device, driver="", repeats=1, **common.model_facts(options.model)
+        device=runner.info().device,
+        driver=common.driver(runner),
+        repeats=1,
+        commit=options.commit,
+        **common.model_facts(options.model),
     )
     common.print_conditions(facts)
     rng = np.random.default_rng(options.seed)
@@ -96,7 +114,17 @@ def _run(options: argparse.Namespace) -> int:
         "requests": len(prompts),
         "ways": len(orders),
         "partings": list(map(asdict, partings)),
+        "changes": [],
     }
+    if isinstance(runner, GpuRunner):
+        changes = _changes(runner, prompts[0], len(prompts))
+        results["changes"] = list(map(asdict, changes))
+        print(f"one decode step, alone and among {len(prompts)}: where the state differs")
+        for change in changes[:3] + changes[-1:]:
+            print(
+                f"  behind change {change.place}, by {change.difference:.1e}: {change.alone}\n"
+                f"    and {change.together}"
+            )
     runner.close()
     common.finish("agreement", facts, results, options.out)
     return 0
@@ -146,25 +174,74 @@ def _last_logits(runner: Runner, token_ids: Sequence[int]) -> np.ndarray:
     """Logits behind `token_ids`, prefilled chunk by chunk in the first blocks."""
     logits = None
     for first in range(0, len(token_ids), runner.max_batch_tokens):
-        part = np.array(token_ids[first : first + runner.max_batch_tokens], np.int32)
-        end = first + len(part)
-        positions = np.arange(first, end, dtype=np.int32)
-        runner.submit(
-            Batch(
-                token_ids=part,
-                positions=positions,
-                slot_mapping=positions,
-                query_start=np.array([0, len(part)], np.int32),
-                context_lens=np.array([end], np.int32),
-                block_tables=np.arange(-(-end // runner.block_size), dtype=np.int32)[None],
-                sequence_index=np.zeros(1, np.int32),
-                sample=np.zeros(1, np.bool_),
-                logits_at=np.array([len(part) - 1], np.int32),
-            )
-        )
+        part = token_ids[first : first + runner.max_batch_tokens]
+        batch = _batch(runner, [part], first)
+        batch.logits_at = np.array([len(part) - 1], np.int32)
+        runner.submit(batch)
         logits = runner.collect().logits
     assert logits is not None
     return logits[0]
+
+
+def _changes(runner: GpuRunner, prompt: Sequence[int], streams: int) -> list[Change]:
+    """Where the state of the prompt's last token differs between its own step and one of `streams` such sequences.
+
+    All of them have the same keys and values, since all prompts are read in the same chunks.
+    """
+    for row in range(streams):
+        for first in range(0, len(prompt) - 1, runner.max_batch_tokens):
+            end = min(first + runner.max_batch_tokens, len(prompt) - 1)
+            runner.submit(_batch(runner, [prompt[first:end]], first, row))
+            runner.collect()
+    last = [prompt[-1:]]
+    alone = _states(runner, _batch(runner, last, len(prompt) - 1))
+    together = _states(runner, _batch(runner, last * streams, len(prompt) - 1))
+    changes = []
+    for place, ((one, state), (other, among)) in enumerate(zip(alone, together, strict=True)):
+        difference = float(np.linalg.norm(among - state) / np.linalg.norm(state))
+        if difference > 0:
+            changes.append(Change(place, one, other, difference))
+    return changes
+
+
+def _states(runner: GpuRunner, batch: Batch) -> list[tuple[str, np.ndarray]]:
+    """The first token's state behind each dispatch of the step that changes it, with the dispatch's kernel.
+
+    The step's inputs are written by running it once. It ends as it began: keys and values are the same again.
+    """
+    runner.submit(batch)
+    runner.collect()
+    plan = runner._plans.for_step(batch, 0, runner._sampler.mode_for(batch))
+    hidden = first_rows(runner._transformer.scratch.hidden, 1)
+    device, found = runner.kernels.device, []
+    for dispatch in plan.recording.dispatches:
+        run_once(device, [dispatch])
+        if any(tensor.buffer is hidden.buffer for tensor in dispatch.tensors):
+            state = device.read(hidden)[0]
+            if not found or not np.array_equal(state, found[-1][1]):
+                found.append((dispatch.kernel.label, state))
+    return found
+
+
+def _batch(runner: Runner, rows: Sequence[Sequence[int]], first: int, first_row: int = 0) -> Batch:
+    """Tokens of as many sequences from position `first` on, all as long; nothing is sampled."""
+    count, length = len(rows), len(rows[0])
+    end = first + length
+    num_blocks = -(-end // runner.block_size)
+    per_row = runner.num_blocks // runner.max_sequences
+    assert num_blocks <= per_row
+    starts = per_row * (first_row + np.arange(count))
+    positions = np.tile(np.arange(first, end), count)
+    return Batch(
+        token_ids=np.concatenate([np.array(row) for row in rows]).astype(np.int32),
+        positions=positions.astype(np.int32),
+        slot_mapping=(positions + np.repeat(starts, length) * runner.block_size).astype(np.int32),
+        query_start=np.arange(0, count * length + 1, length, dtype=np.int32),
+        context_lens=np.full(count, end, np.int32),
+        block_tables=(starts[:, None] + np.arange(num_blocks)).astype(np.int32),
+        sequence_index=(first_row + np.arange(count)).astype(np.int32),
+        sample=np.zeros(count, np.bool_),
+    )
 
 
 if __name__ == "__main__":

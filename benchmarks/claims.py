@@ -59,6 +59,7 @@ def rendered(record: Json) -> str:
         "kv_quality": _kv_quality,
         "speculation": _speculation,
         "reuse": _reuse,
+        "targets": _targets,
     }
     if record["benchmark"] not in kinds:
         raise ValueError(
@@ -175,9 +176,15 @@ def _reuse(results: Json) -> list[list[str]]:
         cells = [f"{_median(row['again_ms'])} ms", f"{_median(row['cold_ms'])} ms cold"]
         what = f"{names[row['what']]}, {row['prompt_tokens']} tokens"
         table.append([what, *cells, f"{row['ratio']:.1%}"])
-    for words, share in (("all turns", "cached_share"), ("behind the first", "cached_share_later")):
-        total = f"{agent['prompt_tokens']:,} prompt tokens of {agent['turns']} turns"
-        table.append([f"agent, {words}: cached", "", total, f"{agent[share]:.1%}"])
+    shares = {
+        "all turns": "cached_share",
+        "behind the first": "cached_share_later",
+        "next session, same tools": "next_session_share",
+    }
+    total = f"{agent['prompt_tokens']:,} prompt tokens of {agent['turns']} turns"
+    for words, share in shares.items():
+        if share in agent:
+            table.append([f"agent, {words}: cached", "", total, f"{agent[share]:.1%}"])
     for row in results["pressure"]:
         over = row["run_tokens"] - row["needed_tokens"]
         cells = [f"{over:,}", f"{row['needed_tokens']:,} needed"]
@@ -186,11 +193,36 @@ def _reuse(results: Json) -> list[list[str]]:
     return table
 
 
+def _targets(results: Json) -> list[list[str]]:
+    """Median figures; "cuda" is of another run, so that no ratio is made of it."""
+    table = [["figure", "wanted", "emberd", "peer", "ratio", "CUDA, earlier", "share of limit"]]
+    for row in results["rows"]:
+        mine = _figure(row["emberd"])
+        if row["low"] != row["high"]:
+            mine += f" ({_figure(row['low'])}–{_figure(row['high'])})"
+        table.append(
+            [
+                row["figure"],
+                _figure(row["wanted"]),
+                f"**{mine}**" if row["emberd"] < row["wanted"] else mine,
+                *("–" if row[name] is None else _figure(row[name]) for name in _BESIDE),
+                "–" if row["share"] is None else f"{row['share']:.0%} of {row['limit']}",
+            ]
+        )
+    return table
+
+
+_BESIDE = ("peer", "ratio", "cuda")
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def _median(spread: Json | None) -> str:
     if spread is None:
         return "–"
-    value = spread["median"]
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return _figure(spread["median"])
 
 
 def _update(page: Path, root: Path, check: bool) -> bool:

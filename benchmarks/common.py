@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from emberd.config import Config
-from emberd.protocol import WorkerOptions
+from emberd.protocol import Runner, WorkerOptions
 from emberd.runtime import tune
 from emberd.runtime.device import choose_adapter
 from emberd.worker.process import load_runner
@@ -109,6 +109,16 @@ def conditions(
         "repeats": repeats,
         **more,
     }
+
+
+def driver(runner: Runner) -> str:
+    """What runs the kernels."""
+    if runner.info().device_kind == "cpu":
+        return "numpy"
+    from emberd.runtime.runner import GpuRunner
+
+    assert isinstance(runner, GpuRunner)
+    return runner.kernels.device.info.driver
 
 
 def model_facts(path: Path) -> dict[str, Any]:

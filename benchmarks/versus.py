@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import common
 from common import Spread
@@ -30,6 +31,10 @@ from emberd.protocol import Runner, WorkerOptions
 from emberd.worker.process import load_runner
 from http_load import Load, Outcome, run_load
 from peer import PeerSpeed, Server, emberd_server, llama_server, peer_speed, tried
+
+SHORT_REPEATS = 5
+"""Measurements of one prompt or one stream in a round, of which the median counts: each takes milliseconds, in which
+a card that the other side left idle still raises its clock."""
 
 Figures = dict[str, float]
 """What one side gave in one round, by the name of the figure."""
@@ -103,7 +108,7 @@ def _run(options: argparse.Namespace) -> int:
         runner = load_runner(worker_options, lambda _: None)
         facts = common.conditions(
             device=runner.info().device,
-            driver=_driver(runner),
+            driver=common.driver(runner),
             repeats=options.repeats,
             commit=options.commit,
             **model,
@@ -150,15 +155,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _driver(runner: Runner) -> str:
-    if runner.info().device_kind == "cpu":
-        return "numpy"
-    from emberd.runtime.runner import GpuRunner
-
-    assert isinstance(runner, GpuRunner)
-    return runner.kernels.device.info.driver
-
-
 def _rounds(ours: Side, theirs: Side, repeats: int) -> list[Row]:
     """One round to warm up, then `repeats` that count; who goes first changes each time."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -187,12 +183,14 @@ def _rounds(ours: Side, theirs: Side, repeats: int) -> list[Row]:
 def _engine(runner: Runner, sizes: Sizes) -> Figures:
     seed = secrets.randbits(30)
     found = {}
-    for speed in measure(runner, sizes.vocab_size, Workload((1,), sizes.prefill, 2), seed):
-        found[_prefill_name(sizes)] = speed.prefill_tok_s
-    workload = Workload(sizes.streams, sizes.prompt_tokens, sizes.new_tokens)
-    for speed in measure(runner, sizes.vocab_size, workload, seed):
-        found[f"decode, {speed.streams} streams"] = speed.decode_tok_s
-        found[f"total, {speed.streams} streams"] = speed.total_tok_s
+    workload = Workload((1,), sizes.prefill, 2)
+    speeds = measure(runner, sizes.vocab_size, workload, seed, SHORT_REPEATS)
+    found[_prefill_name(sizes)] = median(speed.prefill_tok_s for speed in speeds)
+    for streams in sizes.streams:
+        workload = Workload((streams,), sizes.prompt_tokens, sizes.new_tokens)
+        several = list(measure(runner, sizes.vocab_size, workload, seed, _repeats(streams)))
+        found[f"decode, {streams} streams"] = median(speed.decode_tok_s for speed in several)
+        found[f"total, {streams} streams"] = median(speed.total_tok_s for speed in several)
     return found
 
 
@@ -200,13 +198,21 @@ def _peer_engine(peer: Server, sizes: Sizes) -> Figures:
     def ask(streams: int, length: int, new_tokens: int) -> PeerSpeed:
         return tried(lambda: peer_speed(peer, sizes.prompts(streams, length), new_tokens))
 
-    found = {_prefill_name(sizes): ask(1, sizes.prefill, 2).prefill_tok_s}
+    ask(1, sizes.prefill, 2)  # as emberd's run before those that count
+    prefills = [ask(1, sizes.prefill, 2).prefill_tok_s for _ in range(SHORT_REPEATS)]
+    found = {_prefill_name(sizes): median(prefills)}
     for streams in sizes.streams:
-        ask(streams, sizes.prompt_tokens, min(8, sizes.new_tokens))  # as emberd's short run before
-        speed = ask(streams, sizes.prompt_tokens, sizes.new_tokens)
-        found[f"decode, {streams} streams"] = speed.decode_tok_s
-        found[f"total, {streams} streams"] = speed.total_tok_s
+        ask(streams, sizes.prompt_tokens, min(8, sizes.new_tokens))
+        several = [
+            ask(streams, sizes.prompt_tokens, sizes.new_tokens) for _ in range(_repeats(streams))
+        ]
+        found[f"decode, {streams} streams"] = median(speed.decode_tok_s for speed in several)
+        found[f"total, {streams} streams"] = median(speed.total_tok_s for speed in several)
     return found
+
+
+def _repeats(streams: int) -> int:
+    return SHORT_REPEATS if streams == 1 else 1
 
 
 def _prefill_name(sizes: Sizes) -> str:

@@ -8,8 +8,9 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -176,3 +177,20 @@ def kernels(device: Device) -> Kernels:
     from emberd.runtime.kernel import Kernels
 
     return Kernels(device)
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """Imports a benchmark module as its scripts do, and forgets it after the test."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    before = set(sys.modules)
+
+    def named(name: str) -> ModuleType:
+        return __import__(name)
+
+    yield named
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and (
+            Path(str(sys.modules[name].__file__)).parent == ROOT / "benchmarks"
+        ):
+            del sys.modules[name]

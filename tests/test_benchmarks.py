@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,23 +14,6 @@ import pytest
 from tiny_gguf import random_model
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-
-
-@pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Imports a benchmark module as its scripts do, and forgets it after the test."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    before = set(sys.modules)
-
-    def named(name: str) -> ModuleType:
-        return __import__(name)
-
-    yield named
-    for name in set(sys.modules) - before:
-        if getattr(sys.modules[name], "__file__", None) and (
-            Path(str(sys.modules[name].__file__)).parent == BENCHMARKS
-        ):
-            del sys.modules[name]
 
 
 def run(script: str, *arguments: object) -> Any:
@@ -141,7 +119,11 @@ def test_reuse_counts_what_is_cached(tmp_path: Path) -> None:
     # The chat that computes the beginning is ahead of the others, and ends before they are at their longest.
     assert 0.8 * shared["blocks_expected"] < shared["blocks"] <= shared["blocks_expected"]
     assert [one["cached_tokens"] for one in results["again"]] == [1008, 1008]
-    assert 0 < results["agent"]["cached_share"] < results["agent"]["cached_share_later"] < 1
+    agent = results["agent"]
+    assert 0 < agent["cached_share"] < agent["cached_share_later"] < 1
+    # Behind each reply the rest of its last block, and its last token, which no step has run.
+    assert 2 <= agent["computed_again"] <= 2 * 16
+    assert agent["next_session_share"] > agent["cached_share"]
     plain, parked = results["pressure"]
     assert plain["promoted_blocks"] == 0 and plain["run_tokens"] > plain["needed_tokens"]
     assert parked["run_tokens"] <= plain["run_tokens"]
@@ -180,129 +162,6 @@ def test_breakdown_tells_every_dispatch_of_a_step(tmp_path: Path, device: object
         assert sum(kernel["share"] for kernel in kernels) == pytest.approx(1, abs=1e-3)
         total = sum(kernel["microseconds"] for kernel in kernels)
         assert total == pytest.approx(1e3 * step["gpu_sum"], rel=1e-3)
-
-
-class FakeServer:
-    """Streams `tokens` events a request, cut where chunks end in the middle of one; or fails."""
-
-    def __init__(self, tokens: int, fail_from: int = 1 << 30) -> None:
-        self.tokens, self.fail_from = tokens, fail_from
-        self.bodies: list[dict[str, Any]] = []
-        self.url = ""
-
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-        self.bodies.append(json.loads(await reader.readexactly(length)))
-        if len(self.bodies) > self.fail_from:
-            writer.write(b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nfull")
-        else:
-            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-            usage = {"prompt_tokens": 3, "completion_tokens": self.tokens}
-            events = [{"choices": [{"text": "data: {"}]}] * self.tokens
-            events += [{"choices": [{"text": ""}]}, {"choices": [], "usage": usage}]
-            stream = (
-                "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
-            )
-            for first in range(0, len(stream), 11):
-                part = stream[first : first + 11].encode()
-                writer.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
-            writer.write(b"0\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[FakeServer]:
-        loop, ready = asyncio.new_event_loop(), threading.Event()
-
-        async def start() -> asyncio.Server:
-            server = await asyncio.start_server(self.answer, "127.0.0.1", 0)
-            self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            ready.set()
-            return server
-
-        def serve() -> None:
-            server = loop.run_until_complete(start())
-            loop.run_forever()
-            server.close()
-            loop.run_until_complete(server.wait_closed())
-            loop.close()
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            assert ready.wait(10)
-            yield self
-        finally:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(10)
-
-
-def a_load(http_load: Any, url: str, **more: Any) -> Any:
-    settings = {"prompt_tokens": 3, "new_tokens": 4, "vocab_size": 50} | more
-    return http_load.Load(url=url, model="m", **settings)
-
-
-def test_closed_loop_counts_events_tokens_and_prompts(load: Any) -> None:
-    http_load = load("http_load")
-    with FakeServer(tokens=4).running() as server:
-        outcome = http_load.run_load(a_load(http_load, server.url, requests=7, clients=3))
-    assert (outcome.requests, outcome.failed, outcome.completion_tokens) == (7, 0, 28)
-    prompts = [body["prompt"] for body in server.bodies]
-    assert len({tuple(prompt) for prompt in prompts}) == 7  # no server can answer from a cache
-    assert all(len(prompt) == 3 and 0 <= min(prompt) <= max(prompt) < 50 for prompt in prompts)
-    assert all(body["max_tokens"] == 4 and body["stream"] for body in server.bodies)
-
-
-def test_open_loop_sends_all_and_counts_the_failed(load: Any) -> None:
-    http_load = load("http_load")
-    with FakeServer(tokens=2, fail_from=4).running() as server:
-        outcome = http_load.run_load(a_load(http_load, server.url, requests=6, rate=500.0))
-    assert (outcome.requests, outcome.failed, outcome.completion_tokens) == (6, 2, 8)
-    assert "503" in outcome.first_error and "full" in outcome.first_error
-
-
-def test_overload_tells_the_served_from_the_refused(load: Any) -> None:
-    overload = load("overload")
-    http_load = load("http_load")
-    with FakeServer(tokens=2, fail_from=9).running() as server:
-        shared = a_load(http_load, server.url, requests=6, new_tokens=2)
-        capacity, over = overload.measure(shared, 2, (2.0,))
-    assert (capacity.done, capacity.refused, capacity.goodput_ratio) == (6, 0, 1)
-    assert (over.done, over.refused, over.broken, over.requests) == (3, 3, 0, 6)
-    assert over.rate == pytest.approx(2 * capacity.goodput_tok_s / 2)
-    assert 0 < over.ttft_p50_ms <= over.ttft_p95_ms and over.refusal_p95_ms > 0
-    with FakeServer(tokens=2, fail_from=0).running() as server:
-        shared = a_load(http_load, server.url, requests=2)
-        with pytest.raises(ValueError, match="nothing was served"):
-            overload.measure(shared, 1, (1.0,))
-
-
-def test_load_goes_to_this_machine_alone(load: Any) -> None:
-    http_load = load("http_load")
-    with pytest.raises(ValueError, match="loopback"):
-        http_load.run_load(a_load(http_load, "http://example.org:80", requests=1, clients=1))
-
-
-def test_summary_takes_ttft_from_when_a_request_was_due(load: Any) -> None:
-    http_load = load("http_load")
-    traces = [
-        http_load.Trace(due=10.0, arrivals=[10.5, 10.6, 10.9], end=11.0, completion_tokens=3),
-        http_load.Trace(due=10.2, arrivals=[12.2], end=12.2, completion_tokens=1),
-        http_load.Trace(due=10.3, end=10.4, error="refused"),
-    ]
-    outcome = http_load.summary(a_load(http_load, "", requests=3, clients=1), traces)
-    assert (outcome.failed, outcome.completion_tokens) == (1, 4)
-    assert outcome.seconds == pytest.approx(2.2) and outcome.tok_s == pytest.approx(4 / 2.2)
-    assert outcome.ttft_p50_ms == pytest.approx(1250)
-    assert outcome.gap_p50_ms == pytest.approx(200)
-
-
-def test_percentiles_are_numpys(load: Any, rng: np.random.Generator) -> None:
-    values = rng.exponential(size=37)
-    for percent in (50, 95):
-        found = load("http_load").percentile(values.tolist(), percent)
-        assert found == pytest.approx(np.percentile(values, percent))
 
 
 def test_rounds_take_turns_and_leave_the_first_out(load: Any) -> None:
@@ -351,6 +210,54 @@ def test_claims_are_made_from_results_and_differences_show(load: Any, tmp_path: 
     assert "| decode | 12.3 | 12.3 | 12.34 (10.00–14.00) |" in text and "99" not in text
     assert text.startswith("before\n") and text.endswith("-->\nafter\n")
     assert not claims._update(page, tmp_path, check=True)
+
+
+@pytest.mark.device
+@pytest.mark.usefixtures("device")
+def test_agreement_follows_the_state_through_a_step(load: Any, tmp_path: Path) -> None:
+    """A device with one kernel for one row and for three gives the same bits; another prompt does not."""
+    from emberd.protocol import WorkerOptions
+    from emberd.runtime.runner import GpuRunner
+
+    agreement = load("agreement")
+    path = random_model(tmp_path / "m.gguf", quant="Q8_0", layers=2)
+    runner = GpuRunner.load(WorkerOptions(str(path), "gpu", 64, max_sequences=3))
+    changes = agreement._changes(runner, list(range(5, 25)), 3)
+    assert all(change.difference < 0.05 for change in changes)
+    states = agreement._states(runner, agreement._batch(runner, [[25]], 20))
+    assert len(states) == 1 + 2 * 2 and states[0][0].startswith("embedding")
+    others = agreement._states(runner, agreement._batch(runner, [[26]], 20))
+    assert not any(np.array_equal(a, b) for (_, a), (_, b) in zip(states, others, strict=True))
+    runner.close()
+
+
+def test_targets_take_their_figures_from_results_of_one_run(load: Any) -> None:
+    targets, claims = load("targets"), load("claims")
+    spread = {"median": 2000.0, "low": 1900.0, "high": 2100.0, "n": 2}
+    rows = [
+        {"figure": target.figure, "emberd": spread, "peer": spread | {"median": 500.0}}
+        | {"ratio": spread | {"median": 4.0}}
+        for target in targets.TARGETS
+    ]
+    versus = _record("versus", {"rows": rows, "http_share_of_engine": {"32": 0.8}})
+    contexts = [
+        {"what": "context", "prompt_tokens": tokens, "decode_tok_s": {"median": speed}}
+        for tokens, speed in ((256, 400.0), (16384, 300.0))
+    ]
+    engine = _record("engine", {"rows": contexts, "load": {"gb_s": 3.0}})
+    made = {row.figure: row for row in targets.made({"1B": versus, "8B": versus}, engine)}
+    assert made["8B decode at 16,384 tokens against 256"].emberd == 0.75
+    one = made["8B decode, 1 streams, tok/s"]
+    assert one.share == pytest.approx(4.6174 * 2000 / 3540) and one.ratio == 4.0
+    many = made["1B prefill, 512 tokens, tok/s"]
+    assert many.share == pytest.approx(2 * 0.97308e9 * 2000 / 118e12)
+
+    table = load("common").plain({"rows": list(made.values())})
+    text = claims.rendered(_record("targets", table))
+    assert "| 1B decode, 1 streams, tok/s | 1,600 | 2,000 (1,900–2,100) | 500 | 4 | 809 |" in text
+    assert "| 1B over HTTP, 32 streams, of the engine's own | 0.85 | **0.8** | – |" in text
+    with pytest.raises(ValueError, match="commit"):
+        targets._common_facts([versus, {"conditions": versus["conditions"] | {"commit": "d"}}])
 
 
 def test_the_docs_claim_what_the_results_say(load: Any) -> None:
