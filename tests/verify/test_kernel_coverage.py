@@ -77,7 +77,7 @@ def test_measured_tiles_are_checked_in_all_their_kernels(
 def test_a_kernel_that_is_left_out_of_the_check_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("emberd.verify.loading.check_activation", lambda *_: ())
+    monkeypatch.setattr("emberd.verify.loading.check_sampler", lambda *_: ())
     path, device = model_of(tmp_path / "m.gguf", "olmo2"), PretendedDevice(*KINDS["subgroups"])
     assert any(
         "silu_mul" in name for name in missing(monkeypatch, device, path, default_table(device))
