@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,9 +176,8 @@ class WorkerInfo:
     draft_bytes: int = 0  # of them, the draft's
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceUpdate:
-    """New tokens of one sequence from one step. `error` is set with finish reason "error"."""
+class SequenceUpdate(NamedTuple):
+    """New tokens of a sequence from a step. `error` is set with finish reason "error". A tuple: it is pickled often."""
 
     request_id: str
     token_ids: tuple[int, ...]
