@@ -92,7 +92,7 @@ def load_runner(
                 on_device_loss(lambda why: on_loss(f"the device {name} was lost {why}"))
             from .checked import checked_kernels
 
-            kernels, options = checked_kernels(options, adapter)
+            kernels, options, check_tiles = checked_kernels(options, adapter)
             if kernels is not None and encodes:
                 from emberd.runtime.encoder import GpuEncoder
 
@@ -100,7 +100,7 @@ def load_runner(
             if kernels is not None:
                 from emberd.runtime.runner import GpuRunner
 
-                return GpuRunner.load(options, progress, kernels)
+                return GpuRunner.load(options, progress, kernels, check_tiles)
     if encodes:
         from emberd.reference.encoder import CpuEncoder
 
