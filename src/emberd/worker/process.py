@@ -7,6 +7,7 @@ The only module that brings engine and runners together; it knows no text and no
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import queue
@@ -91,7 +92,7 @@ def load_runner(
                 on_device_loss(lambda why: on_loss(f"the device {name} was lost {why}"))
             from .checked import checked_kernels
 
-            kernels, options = checked_kernels(options, adapter)
+            kernels, options, check_tiles = checked_kernels(options, adapter)
             if kernels is not None and encodes:
                 from emberd.runtime.encoder import GpuEncoder
 
@@ -99,7 +100,7 @@ def load_runner(
             if kernels is not None:
                 from emberd.runtime.runner import GpuRunner
 
-                return GpuRunner.load(options, progress, kernels)
+                return GpuRunner.load(options, progress, kernels, check_tiles)
     if encodes:
         from emberd.reference.encoder import CpuEncoder
 
@@ -259,6 +260,8 @@ def serve(
                 engine.use_table(message)
         if quiet and not engine.has_work and unprepared:
             unprepared = prepare()
+            if not unprepared:
+                gc.freeze()  # plans stay: a collection that goes through them is a gap in every reply
             continue
         if quiet and not engine.has_work and heartbeat is not None:
             heartbeat()
