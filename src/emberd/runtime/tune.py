@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -17,6 +17,7 @@ from statistics import median
 import numpy as np
 
 from ..errors import DeviceError
+from ..gguf.model import ModelFile
 from .clock import Clock, make_clock
 from .device import AdapterInfo
 from .kernel import Dispatch, Kernels
@@ -30,6 +31,9 @@ from .tuned_file import device_key, load_tiles, save_tiles, tuned_path
 from .weights import WeightMatrix
 
 logger = logging.getLogger(__name__)
+
+TileCheck = Callable[[ModelFile, LinearTable], LinearTable]
+"""Gives the table without the measured tiles that are wrong in some kernel that the model takes by it."""
 
 BUDGET = 3.0
 """Seconds after which no further product is begun; the next load goes on with those left."""

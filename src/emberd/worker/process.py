@@ -92,7 +92,7 @@ def load_runner(
                 on_device_loss(lambda why: on_loss(f"the device {name} was lost {why}"))
             from .checked import checked_kernels
 
-            kernels, options = checked_kernels(options, adapter)
+            kernels, options, check_tiles = checked_kernels(options, adapter)
             tier = gpu_tier(adapter.kind, None)
             if kernels is not None and encodes:
                 from emberd.runtime.encoder import GpuEncoder
@@ -101,7 +101,8 @@ def load_runner(
             if kernels is not None:
                 from emberd.runtime.runner import GpuRunner
 
-                return GpuRunner.load(_beside_ram(options, tier), progress, kernels)
+                options = _beside_ram(options, tier)
+                return GpuRunner.load(options, progress, kernels, check_tiles)
     if encodes:
         from emberd.reference.encoder import CpuEncoder
 
