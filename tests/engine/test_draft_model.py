@@ -73,7 +73,10 @@ def test_a_model_that_guesses_itself_is_always_right(
     assert draft.num_free_blocks == 200
 
 
-def random_request(rng: np.random.Generator, name: str, longest: int) -> GenerateRequest:
+def random_request(
+    rng: np.random.Generator, name: str, longest: int, texts: list[tuple[int, ...]]
+) -> GenerateRequest:
+    """Some begin as an earlier text does, or as its reply went on."""
     params = SamplingParams(
         max_tokens=int(rng.integers(1, 150)),
         seed=int(rng.integers(1 << 31)),
@@ -82,7 +85,11 @@ def random_request(rng: np.random.Generator, name: str, longest: int) -> Generat
         max_drafted=(None, None, 0, 2)[int(rng.integers(4))],
     )
     prompt = tuple(rng.integers(0, VOCABULARY, int(rng.integers(1, longest))).tolist())
-    return GenerateRequest(name, prompt, params)
+    if texts and rng.integers(2):
+        earlier = texts[int(rng.integers(len(texts)))]
+        prompt = (*earlier[: int(rng.integers(len(earlier)))], *prompt)[:longest]
+    salt = ("", "", "salt", None)[int(rng.integers(4))]
+    return GenerateRequest(name, prompt, params, cache_salt=salt)
 
 
 @pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
@@ -109,14 +116,15 @@ def test_no_token_is_another_for_it(rng: np.random.Generator, steps_in_flight: i
         )
         gaps = itertools.accumulate(rng.exponential(size=100_000).tolist())
         engine = Engine(runner, clock=lambda gaps=gaps: next(gaps), draft=draft)
-        expected, got, ended, to_cancel = {}, {}, {}, {}
+        expected, got, ended, to_cancel, texts = {}, {}, {}, {}, []
         num_steps = 0
         while len(expected) < 10 or engine.has_work:
             if len(expected) < 10 and rng.random() < 0.3:
                 name = f"r{len(expected)}"
-                request = random_request(rng, name, engine.context_length // 2)
+                request = random_request(rng, name, engine.context_length // 2, texts)
                 expected[name] = lone_run(request, hashed, engine.context_length)
                 got[name] = []
+                texts.append(request.token_ids + expected[name][0])
                 engine.add(request)
                 if rng.random() < 0.2:
                     to_cancel[num_steps + int(rng.integers(40))] = name
@@ -140,6 +148,27 @@ def test_no_token_is_another_for_it(rng: np.random.Generator, steps_in_flight: i
         assert engine.step().num_free_blocks == runner.num_blocks
         assert draft.num_free_blocks == num_blocks, "the draft model keeps blocks of what has ended"
     assert num_right > 40 and num_preempted, "guesses and preemption were meant to come"
+
+
+@pytest.mark.parametrize("salt", ["", None])
+def test_a_turn_finds_what_the_one_before_left(rng: np.random.Generator, salt: str | None) -> None:
+    """In the draft's own pool: of prompt and reply all but the last blocks. Nothing where nothing is to be kept."""
+    sizes: dict[str, Any] = {"num_blocks": 200, "block_size": 4, "context_length": 500}
+    beside = ScriptedRunner(goes_back=True, **sizes)
+    engine = Engine(
+        ScriptedRunner(max_sequences=16, **sizes),
+        clock=itertools.count().__next__,
+        draft=DraftModel(beside, VOCABULARY),
+    )
+    params = SamplingParams(max_tokens=60)
+    prompt = tuple(rng.integers(0, VOCABULARY, 200).tolist())
+    first = run_all(engine, [GenerateRequest("a", prompt, params, cache_salt=salt)])["a"][0]
+    ran = sum(batch.num_tokens for batch in beside.batches)
+    turn = (*prompt, *first, 1, 2, 3)
+    run_all(engine, [GenerateRequest("b", turn, params, cache_salt=salt)])
+    more = sum(batch.num_tokens for batch in beside.batches) - ran
+    assert ran > 200
+    assert more < 120 if salt == "" else more > 260
 
 
 def test_text_and_draft_model_guess_together(rng: np.random.Generator) -> None:

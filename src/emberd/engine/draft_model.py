@@ -15,6 +15,7 @@ from emberd.protocol import GenerateRequest, Runner
 
 from .batch import BatchBuilder
 from .blocks import BlockManager
+from .publishing import publish
 from .sequence import Row, Sequence
 
 REACH = 32
@@ -75,6 +76,7 @@ class DraftModel:
             follower = self._follower_of(sequence)
             if follower is None:
                 continue
+            publish(follower.own, self._blocks)
             ahead = follower.num_uncomputed - 1
             if ahead < self._reach:
                 sequence.speculation.follow(True)
@@ -106,10 +108,12 @@ class DraftModel:
         return found
 
     def forget(self, sequence: Sequence) -> None:
-        """The sequence runs no more; what was kept for it is free."""
+        """The sequence runs no more. What was kept for it is free, and can be found by its prefix until it is used."""
         follower = self._followers.pop(sequence.request_id, None)
         if follower is not None:
             assert follower.own.index is not None
+            follower.meet(sequence.token_ids)
+            publish(follower.own, self._blocks)
             self._free_indices.append(follower.own.index)
             self._blocks.release(follower.own.block_table)
 
@@ -148,7 +152,13 @@ class DraftModel:
         params = replace(sequence.params, grammar=None, expected=())
         request = GenerateRequest(sequence.request_id, tuple(sequence.token_ids), params)
         own = Sequence(request, self._context_length)
-        own.start(self._free_indices.pop(), 0, self._blocks.block_size)
+        prefix: list[int] = []
+        if sequence.keys is not None:
+            own.keys = sequence.keys.like(own.token_ids, self._blocks.block_size)
+            num_full = (len(own.token_ids) - 1) // self._blocks.block_size
+            prefix = self._blocks.find(own.keys.first(num_full))
+            self._blocks.adopt(own.block_table, prefix)
+        own.start(self._free_indices.pop(), len(prefix), self._blocks.block_size)
         return _Follower(own)
 
     def _has_place(self) -> bool:

@@ -7,6 +7,7 @@ The only module that brings engine and runners together; it knows no text and no
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import queue
@@ -260,6 +261,8 @@ def serve(
                 engine.use_table(message)
         if quiet and not engine.has_work and unprepared:
             unprepared = prepare()
+            if not unprepared:
+                gc.freeze()  # plans stay: a collection that goes through them is a gap in every reply
             continue
         if quiet and not engine.has_work and heartbeat is not None:
             heartbeat()
