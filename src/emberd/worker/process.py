@@ -235,9 +235,10 @@ def _failures_told(channel: Channel, options: WorkerOptions) -> Iterator[None]:
         yield
     except EmberdError as error:
         channel.send(LoadFailure(type(error).__name__, error.message))
-    except Exception as error:
+    except Exception:
         log.exception("loading %s failed", options.model_path)
-        reason = f"loading {options.model_path} failed: {type(error).__name__}: {error}"
+        name = os.path.basename(options.model_path)
+        reason = f"loading {name} failed in a way that was not foreseen; the daemon's log has the details"
         channel.send(LoadFailure("ModelLoadError", reason))
 
 
