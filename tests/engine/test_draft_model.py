@@ -182,6 +182,27 @@ def test_a_turn_finds_what_the_one_before_left(rng: np.random.Generator, salt: s
     assert more < 120 if salt == "" else more > 260
 
 
+def test_ids_that_the_draft_does_not_know_never_reach_it(rng: np.random.Generator) -> None:
+    """As of biases, and of texts: it follows those no further than to the first such id."""
+    shared, known = 500, 40
+
+    def going_beyond(history: Sequence[int], params: SamplingParams) -> int:
+        return hashed(history, params) % shared + shared * (len(history) >= known)
+
+    sizes: dict[str, Any] = {"next_token": going_beyond, "num_blocks": 100, "max_sequences": 16}
+    beside = ScriptedRunner(goes_back=True, **sizes)
+    draft = DraftModel(beside, shared)
+    engine = Engine(ScriptedRunner(**sizes), clock=itertools.count().__next__, draft=draft)
+    params = SamplingParams(max_tokens=60, logit_bias=((7, 1.0), (shared, 2.0)))
+    prompt = tuple(rng.integers(0, shared, 20).tolist())
+    request = GenerateRequest("r", prompt, params)
+    ids, _, drafted, right = run_all(engine, [request])["r"]
+    assert ids == lone_run(request, going_beyond)[0] and 0 < drafted == right < known
+    admitted = [one.params for batch in beside.batches for one in batch.admissions]
+    assert {one.logit_bias for one in admitted} == {((7, 1.0),)}
+    assert all(int(batch.positions.max()) < known + MAX_DRAFTED for batch in beside.batches)
+
+
 def test_text_and_draft_model_guess_together(rng: np.random.Generator) -> None:
     """What repeats itself is guessed from the text; the draft model, always wrong here, is asked before it does."""
     period = rng.permutation(VOCABULARY)[:5].tolist()

@@ -145,7 +145,8 @@ class DraftModel:
         return None
 
     def _begin(self, sequence: Sequence) -> _Follower:
-        params = replace(sequence.params, grammar=None, expected=())
+        bias = [(one, more) for one, more in sequence.params.logit_bias if one < self._num_tokens]
+        params = replace(sequence.params, grammar=None, expected=(), logit_bias=tuple(bias))
         request = GenerateRequest(sequence.request_id, tuple(sequence.token_ids), params)
         own = Sequence(request, self._context_length)
         prefix: list[int] = []
