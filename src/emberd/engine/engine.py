@@ -181,7 +181,8 @@ class Engine:
 
     def status(self, whole: bool = True) -> BatchStatus:
         """What waits and runs as it is now; `whole`: blocks and steps too."""
-        return batch_status(self._scheduler, self._steps, whole)
+        draft = None if self._draft is None else self._draft.blocks
+        return batch_status(self._scheduler, self._steps, whole, draft)
 
     def check_integrity(self) -> None:
         """Recount blocks against the sequences; AssertionError tells what is off."""
@@ -278,6 +279,8 @@ class Engine:
             self._fail(sequence, str(error))
             return
         update = token_update(row, token_ids, len(sampled) - 1, place, output)
+        sequence.num_drafted_tokens += update.num_drafted
+        sequence.num_accepted_tokens += update.num_accepted
         self._updates.append(update)
         if sequence.finish_reason is not None:
             self._finish(sequence)
