@@ -17,6 +17,7 @@ from .pace import Pace
 from .paths import Paths
 from .prefix import Key
 from .priority import AGING_CHECKS, AGING_SECONDS, Rank, Standing
+from .publishing import publish
 from .sequence import Row, Sequence
 from .steps import Mix
 from .tiers import Tiers
@@ -233,21 +234,9 @@ class Scheduler:
         return needed
 
     def _publish(self, sequence: Sequence) -> None:
-        """Let others find the full blocks that submitted steps write: whatever reads them is submitted later."""
-        if sequence.keys is None:
-            return
-        num_written = min(sequence.num_computed_tokens, len(sequence.token_ids))
-        num_full = num_written // self.blocks.block_size
-        if num_full == sequence.num_published_blocks:
-            return
-        keys = sequence.keys.first(num_full)
-        for place in range(sequence.num_published_blocks, num_full):
-            before = keys[place - 1] if place else None
-            if self.blocks.publish(sequence.block_table, place, keys[place], before):
-                sequence.num_told_blocks = min(sequence.num_told_blocks, place)
-            else:
-                self._paths.note(sequence.keys, place, sequence.request_id)
-        sequence.num_published_blocks = num_full
+        for place in publish(sequence, self.blocks):
+            assert sequence.keys is not None
+            self._paths.note(sequence.keys, place, sequence.request_id)
 
     def _free_behind(self, sequence: Sequence) -> None:
         """Give up blocks behind the window of all tokens that are still to run, be they drafts that were dropped."""
