@@ -11,6 +11,9 @@ from typing import Literal
 Tier = Literal["cpu", "software", "integrated", "small", "mid", "large", "unknown"]
 """`cpu`: the NumPy runner; `software`: a GPU played by the CPU; `unknown`: a GPU that does not tell its memory."""
 
+MAIN_MEMORY: frozenset[Tier] = frozenset({"cpu", "software", "integrated"})
+"""Classes whose memory is the machine's own, which KV blocks that left the pool take too."""
+
 DEVICE_SHARE = 0.85
 """Of the device's memory, what loaded models may take where the settings say nothing: other programs use some."""
 

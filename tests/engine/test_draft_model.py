@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -66,11 +67,18 @@ def test_a_model_that_guesses_itself_is_always_right(
     request = GenerateRequest(
         "r", prompt, SamplingParams(max_tokens=100, seed=int(rng.integers(99)))
     )
+    engine.add(replace(request, request_id="seen"))
+    while not (now := engine.status().sequences[0]).num_drafted_tokens:
+        engine.step()
+    assert now.num_drafted_tokens == now.num_accepted_tokens
+    engine.cancel("seen")
+    engine.step()
+    before = len(runner.batches)
     ids, reason, drafted, right = run_all(engine, [request])["r"]
     assert (ids, reason) == lone_run(request)
     assert drafted == right > 70
-    assert len(runner.batches) < 50 + len(prompt) // 16
-    assert draft.num_free_blocks == 200
+    assert len(runner.batches) - before < 50 + len(prompt) // 16
+    assert draft.blocks.num_free == 200
 
 
 def random_request(
@@ -96,7 +104,7 @@ def random_request(
 def test_no_token_is_another_for_it(rng: np.random.Generator, steps_in_flight: int) -> None:
     """Arrivals, cancels, preemption by the engine and by hand, stop tokens; pools of both models that are too small."""
     num_right = num_preempted = 0
-    for _ in range(8):
+    for _ in range(5):
         sizes = {"block_size": int(rng.choice([1, 4, 16])), "steps_in_flight": steps_in_flight}
         runner = ScriptedRunner(
             num_blocks=int(rng.integers(20, 60)),
@@ -146,8 +154,8 @@ def test_no_token_is_another_for_it(rng: np.random.Generator, steps_in_flight: i
             else:
                 assert (tuple(got[name]), ended[name]) == (token_ids, reason)
         assert engine.step().num_free_blocks == runner.num_blocks
-        assert draft.num_free_blocks == num_blocks, "the draft model keeps blocks of what has ended"
-    assert num_right > 40 and num_preempted, "guesses and preemption were meant to come"
+        assert draft.blocks.num_free == num_blocks, "the draft model keeps blocks of what has ended"
+    assert num_right > 25 and num_preempted, "guesses and preemption were meant to come"
 
 
 @pytest.mark.parametrize("salt", ["", None])
@@ -168,7 +176,31 @@ def test_a_turn_finds_what_the_one_before_left(rng: np.random.Generator, salt: s
     run_all(engine, [GenerateRequest("b", turn, params, cache_salt=salt)])
     more = sum(batch.num_tokens for batch in beside.batches) - ran
     assert ran > 200
+    shape = engine.status().draft_blocks
+    assert shape is not None and (shape.held, shape.total) == (0, 200)
+    assert (shape.idle > 60) == (salt == "")
     assert more < 120 if salt == "" else more > 260
+
+
+def test_ids_that_the_draft_does_not_know_never_reach_it(rng: np.random.Generator) -> None:
+    """As of biases, and of texts: it follows those no further than to the first such id."""
+    shared, known = 500, 40
+
+    def going_beyond(history: Sequence[int], params: SamplingParams) -> int:
+        return hashed(history, params) % shared + shared * (len(history) >= known)
+
+    sizes: dict[str, Any] = {"next_token": going_beyond, "num_blocks": 100, "max_sequences": 16}
+    beside = ScriptedRunner(goes_back=True, **sizes)
+    draft = DraftModel(beside, shared)
+    engine = Engine(ScriptedRunner(**sizes), clock=itertools.count().__next__, draft=draft)
+    params = SamplingParams(max_tokens=60, logit_bias=((7, 1.0), (shared, 2.0)))
+    prompt = tuple(rng.integers(0, shared, 20).tolist())
+    request = GenerateRequest("r", prompt, params)
+    ids, _, drafted, right = run_all(engine, [request])["r"]
+    assert ids == lone_run(request, going_beyond)[0] and 0 < drafted == right < known
+    admitted = [one.params for batch in beside.batches for one in batch.admissions]
+    assert {one.logit_bias for one in admitted} == {((7, 1.0),)}
+    assert all(int(batch.positions.max()) < known + MAX_DRAFTED for batch in beside.batches)
 
 
 def test_text_and_draft_model_guess_together(rng: np.random.Generator) -> None:

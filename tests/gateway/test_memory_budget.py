@@ -256,3 +256,20 @@ def test_a_pool_is_no_larger_than_others_leave_room_for(tmp_path: Path) -> None:
             assert limit + 4 * facts.num_parameters == site.config.memory
 
     run(work())
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_kv_ram_counts_as_taken_on_the_cpu_device(tmp_path: Path, fits: bool) -> None:
+    """Two models beside each other, or one at a time where their blocks in main memory leave no room for both."""
+    site = make(tmp_path, 2.5 if fits else 1.9, kv_ram=KV)
+    fixed, kv = site.worker_bytes
+    site.worker_bytes = (fixed - KV, kv)  # as measured: nothing is in it yet
+    assert site.config.memory is not None and 2 * (fixed - KV + kv) < site.config.memory
+
+    async def work() -> None:
+        async with served(site) as client:
+            for name in NAMES[:2]:
+                assert ok([await client.ask(name)])
+            assert await client.loaded() == (["two", "one"] if fits else ["two"])
+
+    run(work())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,42 @@ def test_what_a_loaded_model_measured_is_told_as_measured() -> None:
     assert figures["weights"] == {"bytes": 301_000, "source": "measured"}
     assert figures["scratch"] == {"bytes": 141_000, "source": "measured"}
     assert figures["optional"]["source"] == "estimated"
+
+
+def test_kv_ram_counts_where_main_memory_is_the_devices() -> None:
+    config = Config(kv_ram=150_000)
+    card = judge(made(kv_ram=150_000), config)
+    assert card.verdict == "fits" and "146.5 KiB (--kv-ram) of main memory beside it" in card.reason
+    assert card.largest == judge(made(), Config()).largest
+    own = judge(made(kv_ram=150_000, tier="integrated"), config)
+    assert own.largest["f16"] == 450_000 // 100 // 32 * 32 and "that is in it" in own.reason
+    for fit in (card, own):
+        assert fit.description()["memory"]["kv_ram"] == {"bytes": 150_000, "source": "estimated"}
+    assert "kv_ram" not in judge(made(), Config()).description()["memory"]
+
+
+@pytest.mark.parametrize("kind", ["DiscreteGPU", "IntegratedGPU", "cpu"])
+def test_kv_ram_is_taken_from_the_cache_by_estimate_and_plan_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    from emberd.runtime import device
+    from emberd.worker.process import estimate_memory
+
+    path = shape_file(tmp_path / "m.gguf", LLAMA_1B._replace(layers=4))
+    adapter = replace(made_up_gpu(), kind=kind)
+    monkeypatch.setattr(runtime_estimate, "device_memory", lambda _adapter: 16 * GIB)
+    monkeypatch.setattr(device, "choose_adapter", lambda _name: (adapter, "made up"))
+    sizes, needs = [], []
+    for ram in (0, GIB):
+        config = Config(
+            device="cpu" if kind == "cpu" else "gpu", memory=4 * GIB, kv_ram=ram, ctx=2048
+        )
+        made = estimate_memory(MemoryQuestion(worker_options(config, path), config.memory))
+        assert made.kv_ram == ram and not made.refusal
+        sizes.append(made.memory - made.fixed(2048))
+        needs.append(need_of(read_facts(path, tmp_path), config, made.tier).fixed)
+    counted = 0 if kind == "DiscreteGPU" else GIB
+    assert sizes[0] - sizes[1] == needs[1] - needs[0] == counted
 
 
 @pytest.mark.parametrize("shape", [LLAMA_1B, LLAMA_8B._replace(layers=12)])

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from ..config import Config
 from ..estimate import MemoryEstimate, MemoryQuestion
 from ..gguf.extend import scaling_words
+from ..hardware import MAIN_MEMORY
 from ..protocol import WorkerInfo, WorkerOptions
 from .memory import gib
 
@@ -58,6 +59,8 @@ class Fit:
             "scratch": _figure(made.scratch(sized), (info.scratch_bytes or None) if info else None),
             "optional": _figure(made.optional(sized), None),
         }
+        if made.kv_ram:
+            memory["kv_ram"] = _figure(made.kv_ram, None)
         return {
             "verdict": self.verdict,
             "reason": self.reason,
@@ -125,6 +128,9 @@ def judge(made: MemoryEstimate, config: Config, measured: WorkerInfo | None = No
     if config.rope_scaling and wanted > made.trained_context:
         served = min(wanted, made.max_context)
         reason += f"; {scaling_words(made.trained_context, served, config.rope_scaling)}"
+    if made.kv_ram:
+        whose = "that is in it" if made.tier in MAIN_MEMORY else "of main memory beside it"
+        reason += f"; up to {gib(made.kv_ram)} (--kv-ram) {whose}"
     return Fit(made, wanted, verdict, reason, largest, measured)
 
 

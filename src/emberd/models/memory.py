@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ..config import Config
-from ..hardware import DEFAULTS, Tier
+from ..hardware import DEFAULTS, MAIN_MEMORY, Tier
 from ..protocol import WorkerInfo
 from .facts import ModelFacts
 from .loaded import LoadedModel
@@ -27,7 +27,7 @@ _OPTIONAL = (
 class Need:
     """Bytes. With less than `least` a model is not loaded, beyond `most` it takes nothing."""
 
-    fixed: int  # weights and activations
+    fixed: int  # weights, activations, and what is kept of the device's memory for blocks that left the KV cache
     kv_least: int
     kv_wanted: int  # one sequence of the whole context
     kv_most: int
@@ -51,6 +51,7 @@ def need_of(facts: ModelFacts, config: Config, tier: Tier, draft: ModelFacts | N
     rows = config.max_sequences
     context = min(config.ctx or defaults.context, longest_context(facts, config))
     fixed = _fixed(facts, config, context, is_cpu)
+    fixed += 0 if facts.is_encoder else kept_ram(config, tier)
     plain, packed = _token_bytes(facts, is_cpu)
     if draft is not None:
         fixed += _fixed(draft, config, context, is_cpu)
@@ -99,6 +100,11 @@ def _token_bytes(facts: ModelFacts, is_cpu: bool) -> tuple[int, int]:
 def taken(info: WorkerInfo) -> int:
     """Bytes that a loaded model takes, as its worker measured them."""
     return info.weight_bytes + info.kv_bytes + info.scratch_bytes
+
+
+def kept_ram(config: Config, tier: Tier) -> int:
+    """Of a device's memory, for a model's blocks that left the KV cache; 0 where main memory is another."""
+    return config.kv_ram if tier in MAIN_MEMORY else 0
 
 
 def next_to_leave(groups: Collection[Sequence[LoadedModel]]) -> Sequence[LoadedModel] | None:

@@ -30,6 +30,7 @@ from emberd.estimate import MemoryEstimate, MemoryQuestion
 from emberd.gguf.digest import model_digest
 from emberd.gguf.encoder import is_encoder
 from emberd.gguf.reader import GGUFFile
+from emberd.hardware import MAIN_MEMORY, Tier, gpu_tier
 from emberd.inspection import Inspect, Inspected, Preempt, Preempted
 from emberd.protocol import (
     Cancel,
@@ -93,6 +94,7 @@ def load_runner(
             from .checked import checked_kernels
 
             kernels, options, check_tiles = checked_kernels(options, adapter)
+            tier = gpu_tier(adapter.kind, None)
             if kernels is not None and encodes:
                 from emberd.runtime.encoder import GpuEncoder
 
@@ -100,6 +102,7 @@ def load_runner(
             if kernels is not None:
                 from emberd.runtime.runner import GpuRunner
 
+                options = _beside_ram(options, tier)
                 return GpuRunner.load(options, progress, kernels, check_tiles)
     if encodes:
         from emberd.reference.encoder import CpuEncoder
@@ -107,7 +110,7 @@ def load_runner(
         return CpuEncoder.load(options, progress)
     from emberd.reference.runner import CpuRunner
 
-    return CpuRunner.load(options, progress)
+    return CpuRunner.load(_beside_ram(options, "cpu"), progress)
 
 
 def load_runners(
@@ -131,17 +134,28 @@ def estimate_memory(question: MemoryQuestion) -> MemoryEstimate:
     """For the device that `load_runner` would choose; of the model with its draft where it has one."""
     if question.options.draft_path is not None:
         return estimate_with_draft(question, estimate_memory)
-    if question.options.device != "cpu":
+    options = question.options
+    adapter = None
+    if options.device != "cpu":
         from emberd.runtime.device import choose_adapter
 
-        adapter, _ = choose_adapter(question.options.device)
-        if adapter is not None:
-            from emberd.runtime.estimate import estimate as estimate_on
+        adapter, _ = choose_adapter(options.device)
+    if adapter is not None:
+        from emberd.runtime.estimate import estimate as estimate_on
 
-            return estimate_on(adapter, question)
-    from emberd.reference.estimate import estimate
+        tier = gpu_tier(adapter.kind, None)
+        made = estimate_on(adapter, replace(question, options=_beside_ram(options, tier)))
+    else:
+        from emberd.reference.estimate import estimate
 
-    return estimate(question)
+        made = estimate(replace(question, options=_beside_ram(options, "cpu")))
+    return replace(made, kv_ram=options.kv_ram if made.block_size else 0)
+
+
+def _beside_ram(options: WorkerOptions, tier: Tier) -> WorkerOptions:
+    """With the memory for blocks that left the pool told as taken, where it is the device's own."""
+    taken = options.kv_ram if tier in MAIN_MEMORY else 0
+    return replace(options, beside=options.beside + taken)
 
 
 def make_engine(
@@ -221,9 +235,10 @@ def _failures_told(channel: Channel, options: WorkerOptions) -> Iterator[None]:
         yield
     except EmberdError as error:
         channel.send(LoadFailure(type(error).__name__, error.message))
-    except Exception as error:
+    except Exception:
         log.exception("loading %s failed", options.model_path)
-        reason = f"loading {options.model_path} failed: {type(error).__name__}: {error}"
+        name = os.path.basename(options.model_path)
+        reason = f"loading {name} failed in a way that was not foreseen; the daemon's log has the details"
         channel.send(LoadFailure("ModelLoadError", reason))
 
 
