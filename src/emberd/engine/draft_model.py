@@ -240,6 +240,6 @@ class DraftModel:
         own.num_computed_tokens = num_known
         follower.fed = guesses[:-1]
         for place, token_id in enumerate(guesses):
-            if token_id >= self._num_tokens:
+            if not 0 <= token_id < self._num_tokens:  # below 0: its logits were not finite
                 return guesses[:place]
         return guesses

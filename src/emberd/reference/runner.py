@@ -238,7 +238,7 @@ class CpuRunner:
             for place, mask in zip(np.flatnonzero(batch.masked[rows]), masks, strict=True):
                 row_masks[place] = mask
         sampled = sample(row_logits, states, batch.positions[places] + 1, row_masks)
-        self._last_tokens[indexes] = sampled
+        self._last_tokens[indexes] = np.maximum(sampled, 0)  # a row without a token ends
         output.put_sampled(rows, sampled)
         if any(state.params.num_logprobs is not None for state in states):
             output.logprobs = _by_row(logprobs(row_logits, sampled), rows, batch.num_rows)
