@@ -38,6 +38,9 @@ from .threads import BlasThreads, num_cores
 from .transformer import Routing, hidden_states, layer_rope_tables, logits, output_norm
 from .weights import Weights, load_weights
 
+FEW_TOKENS = 4
+"""Known tokens a row that are no prefill yet: a draft model's rows have up to a few."""
+
 LOGIT_ROWS = 16
 """Places whose logits are held at once while prompts are scored: a row is 1 MB for the largest vocabularies."""
 
@@ -127,7 +130,8 @@ class CpuRunner:
         assert not self._outputs, "a step is still waiting to be collected"
         assert batch.num_tokens <= self._largest_batch, "batch larger than max_batch_tokens"
         num_drafted = 0 if batch.drafted is None else int(batch.drafted.sum())
-        with self._threads.limit(prefill=batch.num_tokens - num_drafted > batch.num_rows):
+        few = FEW_TOKENS * batch.num_rows
+        with self._threads.limit(prefill=batch.num_tokens - num_drafted > few):
             self._run(batch)
 
     def sample(self, masks: MaskArray) -> None:
