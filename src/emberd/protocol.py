@@ -305,7 +305,8 @@ class Logprobs:
 
 @dataclass(slots=True)
 class StepOutput:
-    """What a step gave. `token_ids` (R,) is -1 where no token was sampled."""
+    """What a step gave. `token_ids` (R,) is -1 where no token was sampled: none was asked for, or the logits are not
+    finite, of which `behind_drafts` tells alike."""
 
     token_ids: IntArray  # of a row with drafts: what follows its known token
     behind_drafts: IntArray | None = None  # (sum of drafted,) what follows each drafted token

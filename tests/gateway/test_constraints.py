@@ -265,6 +265,7 @@ ONE_F: Json = {"type": "function", "function": {"name": "f"}}
     ("path", "fields", "right", "wrong"),
     [
         (CHAT, {"tools": TOOLS, "tool_choice": "required"}, [F, G, f"{F}\n{G}"], ["A B"]),
+        (CHAT, {"tools": TOOLS, "tool_choice": "required"}, [f"{F}\n", f"{F}\nIt"], [f"{F}\n<"]),
         (CHAT, {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}, [F, G], [f"{F}\n{G}"]),
         (CHAT, {"tools": TOOLS, "tool_choice": ONE_F}, [F], [G, f"{F}\n{F}"]),
         (CHAT, {"tools": TOOLS, "tool_choice": {"type": "function", "name": "f"}}, [F], [G]),

@@ -128,14 +128,18 @@ class Case:
     def played(
         self, form: ReplyFormat, seed: int, *, with_text: bool = False
     ) -> list[tuple[str, Json]] | None:
-        """The calls of a random reply; None: it did not end."""
+        """The calls of a random reply; None: it did not end. Text behind forced calls is not told."""
         assert form.grammar is not None
         ids, ended = self.player.play(form.grammar, seed)
         if not ended:
             return None
         parser = form.parser(self.tokenizer.controls(form.marks))
         parts = parser.push(self.player.text(ids, form)) + parser.finish(cut=False)
-        texts = [part.text for part in parts if isinstance(part, TextDelta)]
+        last = max(
+            (i for i, part in enumerate(parts) if not isinstance(part, TextDelta)), default=0
+        )
+        told = parts[: last + 1] if form.calls_only else parts
+        texts = [part.text for part in told if isinstance(part, TextDelta)]
         assert with_text or texts == []
         assert not self.notation.opening or self.notation.opening not in "".join(texts)
         return calls_of(parts)
