@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from emberd.gguf.spec import open_model
-from emberd.runtime import kernel, kv_cache, plan
+from emberd.runtime import kv_cache, plan
 from emberd.runtime.buffers import allocate
 from emberd.runtime.counting import CountingDevice
 from emberd.runtime.device import AdapterInfo
@@ -28,6 +28,7 @@ from emberd.runtime.plan_key import PlanKey
 from emberd.runtime.products import Product
 from emberd.runtime.sampler import Mode
 from emberd.runtime.tune import jobs_of
+from emberd.verify import loading, tiles
 from emberd.verify.bench import Workbench
 
 LIMITS = {
@@ -76,9 +77,10 @@ def nothing_compiled(
         raise RanError
 
     with monkeypatch.context() as patch:
-        patch.setattr(kernel.Kernel, "_compile", lambda *_: (None, None))
         patch.setattr(plan, "record", recorded)
         patch.setattr(Workbench, "run", ran)
+        for module in (loading, tiles):
+            patch.setattr(module, "compile_ahead", lambda *_: None)
         yield served, checked
 
 

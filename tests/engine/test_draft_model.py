@@ -122,7 +122,8 @@ def test_no_token_is_another_for_it(rng: np.random.Generator, steps_in_flight: i
             num_tokens=int(rng.choice([VOCABULARY, VOCABULARY - 2])),
             **sizes,
         )
-        gaps = itertools.accumulate(rng.exponential(size=100_000).tolist())
+        seconds = np.ones(100_000) if rng.integers(3) else rng.exponential(size=100_000)
+        gaps = itertools.accumulate(seconds.tolist())
         engine = Engine(runner, clock=lambda gaps=gaps: next(gaps), draft=draft)
         expected, got, ended, to_cancel, texts = {}, {}, {}, {}, []
         num_steps = 0
@@ -201,6 +202,40 @@ def test_ids_that_the_draft_does_not_know_never_reach_it(rng: np.random.Generato
     admitted = [one.params for batch in beside.batches for one in batch.admissions]
     assert {one.logit_bias for one in admitted} == {((7, 1.0),)}
     assert all(int(batch.positions.max()) < known + MAX_DRAFTED for batch in beside.batches)
+
+
+def test_a_draft_that_did_not_pay_is_tried_less_by_the_next_sequences(
+    rng: np.random.Generator,
+) -> None:
+    """Time is counted in steps of both models. Once it is right, it is found out again."""
+    right = False
+
+    def moody(history: Sequence[int], params: SamplingParams) -> int:
+        return (hashed(history, params) + (not right)) % VOCABULARY
+
+    sizes: dict[str, Any] = {"num_blocks": 200, "max_sequences": 16}
+    runner, beside = (
+        ScriptedRunner(**sizes),
+        ScriptedRunner(next_token=moody, goes_back=True, **sizes),
+    )
+    draft = DraftModel(beside, VOCABULARY)
+    engine = Engine(
+        runner, clock=lambda: len(runner.batches) + 0.5 * len(beside.batches), draft=draft
+    )
+
+    def run(count: int) -> list[int]:
+        """Guesses of one sequence after the other."""
+        drafted = []
+        for _ in range(count):
+            prompt = tuple(rng.integers(0, VOCABULARY, 9).tolist())
+            request = GenerateRequest("r", prompt, SamplingParams(max_tokens=100))
+            drafted.append(run_all(engine, [request])["r"][2])
+        return drafted
+
+    first, *later = run(9)
+    assert first > 10 and np.mean(later) < first / 2
+    right = True
+    assert max(run(9)) > 40
 
 
 def test_text_and_draft_model_guess_together(rng: np.random.Generator) -> None:

@@ -273,6 +273,7 @@ def test_what_is_right_at_the_second_attempt_is_not_kept(
         )
 
     monkeypatch.setattr(loading, "_checks", checks)
+    monkeypatch.setattr(loading, "compile_ahead", lambda *_: None)
     path = random_model(tmp_path / "m.gguf", quant="F16", layers=1)
     loads = [check(opened, path, tmp_path) for _ in range(3)]
     assert [found.num_run for found in loads] == [1, 1, 0]

@@ -17,6 +17,7 @@ from .batch import BatchBuilder
 from .blocks import BlockManager
 from .publishing import publish
 from .sequence import Row, Sequence
+from .speculation import FIRST_REST
 
 REACH = 32
 """Tokens that a sequence may be ahead, to be guessed at once: they are run with the first guess."""
@@ -63,6 +64,8 @@ class DraftModel:
         self._free_indices = list(range(num_places - 1, -1, -1))
         self._reach = min(REACH, runner.max_batch_tokens)
         self._followers: dict[str, _Follower] = {}  # the one used longest ago first
+        self.first_rest = FIRST_REST
+        """Tokens behind which a new sequence is first guessed: few while guesses pay, many while they do not."""
         self._wanting: set[str] = set()  # by the last `follow`: these are not dropped for others
         self._in_flight: deque[list[Row]] = deque()
 
@@ -109,6 +112,8 @@ class DraftModel:
 
     def forget(self, sequence: Sequence) -> None:
         """The sequence runs no more. What was kept for it is free, and can be found by its prefix until it is used."""
+        if sequence.speculation is not None:
+            self._learn(sequence.speculation.draft_rest)
         follower = self._followers.pop(sequence.request_id, None)
         if follower is not None:
             assert follower.own.index is not None
@@ -116,6 +121,10 @@ class DraftModel:
             publish(follower.own, self.blocks)
             self._free_indices.append(follower.own.index)
             self.blocks.release(follower.own.block_table)
+
+    def _learn(self, rest: int | None) -> None:
+        """From a sequence that runs no more. Where it was not guessed at all, the next ones are a little sooner."""
+        self.first_rest = max(FIRST_REST, self.first_rest // 2) if rest is None else rest
 
     def check_integrity(self, running: Iterable[Sequence]) -> None:
         """Recount blocks and places; AssertionError tells what is off."""

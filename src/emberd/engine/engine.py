@@ -35,7 +35,7 @@ from .pace import GPU_LEAST, Pace
 from .prefix import BlockKeys
 from .scheduler import Scheduler
 from .sequence import Row, Sequence
-from .speculation import Speculation, can_be_guessed
+from .speculation import FIRST_REST, Speculation, can_be_guessed
 from .status import batch_status
 from .steps import StepLog
 from .tiers import Tiers
@@ -126,6 +126,7 @@ class Engine:
                 params.expected,
                 looks_up=self._speculate,
                 drafts=self._draft is not None,
+                draft_rest=FIRST_REST if self._draft is None else self._draft.first_rest,
             )
         if isinstance(request, GenerateRequest) and request.cache_salt is not None:
             if sequence.scores is None:  # what is scored must be run

@@ -148,6 +148,11 @@ def _verdict(made: MemoryEstimate, wanted: int, largest: Mapping[str, int]) -> t
     if largest.get(smaller, 0) >= wanted and made.kv_type != smaller:
         return "fits with q8_0 KV", f"{wanted} tokens need --kv-type q8_0"
     most = made.context_length or largest.get(made.kv_type, 0)
+    if most > 0 and not made.context_length:
+        return (
+            "fits with a smaller context",
+            f"{wanted} tokens are refused; --ctx {most} is served; {room}",
+        )
     if most > 0:
         return "fits with a smaller context", f"{most} tokens of the {wanted} wanted; {room}"
     return "does not fit", made.refusal

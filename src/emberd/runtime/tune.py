@@ -20,7 +20,7 @@ from ..errors import DeviceError
 from ..gguf.model import ModelFile
 from .clock import Clock, make_clock
 from .device import AdapterInfo
-from .kernel import Dispatch, Kernels
+from .kernel import COMPILE_THREADS, Dispatch, Kernels
 from .linear import LinearTable, Tile, can_fuse_gate_up, candidates, default_table
 from .matvec import can_fuse_output
 from .model import ModelWeights
@@ -43,9 +43,6 @@ LEAST_GAIN = 0.03
 
 ROUNDS = 5
 """Measurements of each tile, in turn with the others', of which the median counts."""
-
-COMPILE_THREADS = min(8, os.cpu_count() or 1)
-"""Kernels compiled at a time, which takes longer than measuring them."""
 
 _ORDER = (1, 512, 8, 32, 64, 16)
 """Numbers of tokens in the order in which a user gains from them."""

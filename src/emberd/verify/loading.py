@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ..gguf.encoder import is_encoder, open_encoder
@@ -23,6 +24,7 @@ from ..runtime import linear
 from ..runtime.kv_cache import KVType, q8_refusal
 from ..runtime.plan import bakes
 from ..runtime.weights import FLOAT_TYPES
+from .ahead import compile_ahead
 from .attention import check_attention, check_decode_attention
 from .check import Check
 from .encoder import check_encoder_parts
@@ -88,8 +90,14 @@ def check_at_load(
     kept = Kept.read(cache_dir, device)
     bench = LoadBench(kernels, kept)
     replaced: list[Check] = []
+    steps = Steps(max_tokens, max_rows)
+
+    def cases(made: LoadBench) -> Iterator[Check]:
+        return _checks(made, path, steps, kv_types)
+
     while True:
-        checks = list(_checks(bench, path, Steps(max_tokens, max_rows), kv_types))
+        bench.before_running = partial(compile_ahead, kernels, kept, cases)
+        checks = list(cases(bench))
         failed = {
             check: to_leave_out(check, checks, device.left_out)
             for check in checks

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from pathlib import Path
 
 from ..gguf.model import ModelFile
 from ..runtime.linear import LinearTable
+from .ahead import compile_ahead
 from .check import Check
 from .load_bench import Kept, LoadBench, WatchedKernels
 from .steps import Steps
@@ -35,7 +37,9 @@ def check_tiles(
     bench, uses = LoadBench(kernels, kept), model_uses(model, Steps(max_tokens, max_rows))
     num_measured, num_checks = table.num_tuned, 0
     while True:
-        checks = list(check_tuned(bench, model, uses, table))
+        cases = partial(check_tuned, model=model, uses=uses, table=table)
+        bench.before_running = partial(compile_ahead, kernels, kept, cases)
+        checks = list(cases(bench))
         num_checks = max(num_checks, len(checks))
         wrong = {product: check for product, check in checks if not _may_serve(check)}
         if not wrong:
