@@ -120,19 +120,23 @@ class ModelManager:
         return await asyncio.shield(self._text_once(stored))
 
     async def acquire(
-        self, name: str, keep_alive: float | None = None, need: Capability | None = None
+        self,
+        name: str,
+        keep_alive: float | None = None,
+        need: Capability | None = None,
+        task: str | None = None,
     ) -> LoadedModel:
         """The model called `name`, loaded now if it is not, and held until `release`.
 
-        `keep_alive` (seconds, inf: for ever, None: the default) is the model's from now on. Raises
+        `keep_alive` (seconds, inf: for ever, None: the default) is the model's from now on. `task` names what
+        is needed where it is missing. Raises
         BadRequestError (also for a model that cannot do what is needed, which is not loaded then),
         ModelNotFoundError, ModelFileError, ModelLoadError, DeviceError.
         """
         stored = await self.find(name)
         if need is not None and need not in stored.facts.capabilities:
-            raise BadRequestError(
-                f'"{name:.512}" does not support {_WORDS.get(need, need)}', "model"
-            )
+            task = task or _WORDS.get(need, need)
+            raise BadRequestError(f'"{name:.512}" does not support {task}', "model")
         if _generates(stored):
             self._last_used = stored.name
         wish = self._default_keep_alive(stored.key) if keep_alive is None else keep_alive
