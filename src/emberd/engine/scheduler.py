@@ -11,6 +11,7 @@ from collections.abc import Callable
 from itertools import count, islice
 
 from .blocks import BlockManager
+from .draft_model import DraftModel
 from .drafts import with_drafts
 from .pace import Pace
 from .paths import Paths
@@ -44,13 +45,17 @@ class Scheduler:
         tiers: Tiers | None = None,
         clock: Callable[[], float] = time.monotonic,
         pace: Pace | None = None,
+        draft: DraftModel | None = None,
     ) -> None:
-        self._pace = pace
+        self._pace, self._draft = pace, draft
         self.mix = Mix(0, 0)  # of the step that was scheduled last
         self.blocks, self._tiers = blocks, tiers
         self._paths = Paths(blocks.prefixes, _RECORDS * blocks.num_blocks)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
+        self._waiter_of: dict[
+            Sequence, Sequence
+        ] = {}  # of running ones that stand no worse than it
         self._clock = clock
         self._arrivals = count()
         self._now = self._next_aging = 0.0
@@ -66,6 +71,9 @@ class Scheduler:
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence that ended. Its blocks and place are free at once: steps in flight run
         before any later step that could reuse them."""
+        for computer, waiter in list(self._waiter_of.items()):
+            if sequence in (computer, waiter):
+                self._stand_alone(computer)
         if sequence.index is None:
             self.waiting.remove(sequence)
             if self._tiers is not None:
@@ -83,11 +91,15 @@ class Scheduler:
         for sequence in self.running:
             self._publish(sequence)
             self._free_behind(sequence)
+        self._follow_no_longer()
         self._age()
         self._displace()
+        if self._draft is not None:
+            self._draft.follow(self.running)
         rows = self._decode_rows()
         self._admit()
-        rows = with_drafts(rows, self.blocks, len(self._free_indices), len(self.running))
+        num_running = len(self.running)
+        rows = with_drafts(rows, self.blocks, len(self._free_indices), num_running, self._draft)
         num_decode = sum(row.count for row in rows)
         prompts = self._prefill_rows(self._prompt_budget(rows, self._max_batch_tokens - num_decode))
         num_last = sum(row.start < row.sequence.num_prompt_tokens for row in rows)  # of prompts
@@ -137,7 +149,8 @@ class Scheduler:
             return
         others = [one for one in self.running if not _yields(one, first)]
         prefix = self._find_prefix(first)
-        if self._computer_of(first, len(prefix)) is not None:
+        if (computer := self._computer_of(first, len(prefix))) is not None:
+            self._follow(computer, first)
             return
         if self._find_below(first, len(prefix)) is None:
             return
@@ -150,6 +163,7 @@ class Scheduler:
 
     def preempt(self, victim: Sequence) -> Sequence:
         """Put a running sequence back to those that wait; its blocks are free at once, as in `remove`."""
+        self._stand_alone(victim)
         self.running.remove(victim)
         self._publish(victim)
         self._release(victim)
@@ -184,8 +198,7 @@ class Scheduler:
                 return  # preempted with a step in flight; its history is known once that is collected
             prefix = self._find_prefix(sequence)
             if (computer := self._computer_of(sequence, len(prefix))) is not None:
-                if computer.standing.follow(sequence.standing):
-                    self.running.sort(key=_rank)
+                self._follow(computer, sequence)
                 continue
             below = self._find_below(sequence, len(prefix))
             if below is None:
@@ -274,6 +287,23 @@ class Scheduler:
                 return other
         return None
 
+    def _follow(self, computer: Sequence, waiter: Sequence) -> None:
+        """Let a running sequence stand no worse than one that waits for what it computes."""
+        if computer.standing.follow(waiter.standing):
+            self._waiter_of[computer] = waiter
+            self.running.sort(key=_rank)
+
+    def _follow_no_longer(self) -> None:
+        """Take lent ranks back from those that nobody waits for any more."""
+        for computer, waiter in list(self._waiter_of.items()):
+            place = len(self._find_prefix(waiter)) if waiter.index is None else 0
+            if waiter.index is not None or self._computer_of(waiter, place) is not computer:
+                self._stand_alone(computer)
+
+    def _stand_alone(self, computer: Sequence) -> None:
+        if self._waiter_of.pop(computer, None) is not None and computer.standing.stand_alone():
+            self.running.sort(key=_rank)
+
     def _reserve(self, sequence: Sequence) -> int:
         """Blocks that a sequence is soon to ask for. The KV of its last token is never written."""
         last = self.blocks.blocks_for(sequence.max_length - 1)
@@ -297,6 +327,8 @@ class Scheduler:
         sequence.index = None
         sequence.num_computed_tokens = sequence.num_published_blocks = 0
         self.blocks.release(sequence.block_table)
+        if self._draft is not None:
+            self._draft.forget(sequence)
 
 
 def _rank(sequence: Sequence) -> Rank:
