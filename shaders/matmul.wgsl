@@ -18,7 +18,7 @@ const LANES_Y = TILE_TOKENS / (4u * GROUPS);
 const LANES = LANES_X * LANES_Y;
 const X_ITEMS = TILE_TOKENS * 2u * RUNS;  // words
 const S_ITEMS = TILE_TOKENS * RUNS / 2u;  // scales of two runs
-const READ_AHEAD = AHEAD >= 2u || (AHEAD == 1u && SMALL_ITEMS);  // reading ahead costs registers
+const READ_AHEAD = AHEAD == 2u || (AHEAD == 1u && SMALL_ITEMS);  // reading ahead costs registers
 // Eight planes: the two words of a run for each of a lane's four tokens or rows. Which plane is a constant where they
 // are read, so one bounds check serves all, and lanes side by side read neighbouring words.
 const X_STRIDE = TILE_TOKENS / 4u;
@@ -150,21 +150,14 @@ fn matmul(
       put(items, at, u + RUNS, item, half);
     }
   } else {
-    var later: Items;  // two steps ahead
     if (READ_AHEAD) { items = fetch(at, 0u, item); }
-    if (AHEAD == 3u) { later = fetch(at, RUNS, item); }
     for (var u = 0u; u < params.units; u += RUNS) {
       // Read before the barrier: on its way while other lanes still multiply.
       if (!READ_AHEAD) { items = fetch(at, u, item); }
       workgroupBarrier();
       put(items, at, u, item, 0u);
       workgroupBarrier();
-      if (AHEAD == 3u) {
-        items = later;
-        later = fetch(at, u + 2u * RUNS, item);
-      } else if (READ_AHEAD) {
-        items = fetch(at, u + RUNS, item);
-      }
+      if (READ_AHEAD) { items = fetch(at, u + RUNS, item); }
       sums = add_runs(sums, first_run, x, t);
     }
   }
