@@ -5,7 +5,7 @@
 // time in workgroup memory (a run: two words, 32 columns of a quant type or 8 of a float type); SLICES sets of lanes
 // share the runs and add up at the end, so that few rows still fill a device. A lane makes 4 * GROUPS tokens x 4 rows.
 // grid    (row tiles, token tiles, fold of the row tiles); tiles beyond count exit at once; any number of rows
-// TILE_TOKENS, TILE_ROWS, GROUPS (1, 2), RUNS, SLICES, AHEAD, BUFFERS (1, 2), WG  const, as runtime/matmul.py checks them
+// TILE_TOKENS, TILE_ROWS, GROUPS (1, 2), RUNS, SLICES, AHEAD, WG  const, as runtime/matmul.py checks them
 // RAGGED  const: whether the last runs may lie beyond the columns
 // tried   8 x 8 outputs a lane, two buffers, weights in registers: slower. Numbers: docs/performance.md
 struct Params { units: u32, num_rows: u32, first_row: u32, column: u32, y_width: u32, tokens: u32 }
@@ -23,8 +23,8 @@ const READ_AHEAD = AHEAD == 2u || (AHEAD == 1u && SMALL_ITEMS);  // reading ahea
 // are read, so one bounds check serves all, and lanes side by side read neighbouring words.
 const X_STRIDE = TILE_TOKENS / 4u;
 const W_STRIDE = TILE_ROWS / 4u;
-var<workgroup> tile_x: array<array<Word, BUFFERS * RUNS * X_STRIDE>, 8>;
-var<workgroup> tile_w: array<array<Word, BUFFERS * RUNS * W_STRIDE>, 8>;
+var<workgroup> tile_x: array<array<Word, RUNS * X_STRIDE>, 8>;
+var<workgroup> tile_w: array<array<Word, RUNS * W_STRIDE>, 8>;
 var<workgroup> slice_sums: array<vec4<f32>, select(1u, WG, SLICES > 1u)>;
 #include "include/${operand}.wgsl"
 #include "include/${finish}.wgsl"
@@ -64,28 +64,27 @@ fn x_cell(token: u32, run: u32) -> u32 {
   return run * X_STRIDE + token / (4u * LANES_Y) * LANES_Y + token % LANES_Y;
 }
 
-fn put_x(word: Word, i: u32, to: u32) {
+fn put_x(word: Word, i: u32) {
   if (X_ITEMS % WG != 0u && i >= X_ITEMS) { return; }
   let token = i / (2u * RUNS);
   let w = i % (2u * RUNS);
-  tile_x[2u * (token / LANES_Y % 4u) + w % 2u][x_cell(token, to + w / 2u)] = word;
+  tile_x[2u * (token / LANES_Y % 4u) + w % 2u][x_cell(token, w / 2u)] = word;
 }
 
-// From the tile's run `to` on.
-fn put(items: Items, at: Place, u: u32, i: u32, to: u32) {
-  put_x(items.x0, i, to);
-  if (X_ITEMS > WG) { put_x(items.x1, i + WG, to); }
-  if (X_ITEMS > 2u * WG) { put_x(items.x2, i + 2u * WG, to); }
-  if (X_ITEMS > 3u * WG) { put_x(items.x3, i + 3u * WG, to); }
+fn put(items: Items, at: Place, u: u32, i: u32) {
+  put_x(items.x0, i);
+  if (X_ITEMS > WG) { put_x(items.x1, i + WG); }
+  if (X_ITEMS > 2u * WG) { put_x(items.x2, i + 2u * WG); }
+  if (X_ITEMS > 3u * WG) { put_x(items.x3, i + 3u * WG); }
   let s = i + S_ITEMS - WG;
   if (i + S_ITEMS >= WG) {
     let token = s / (RUNS / 2u);
-    put_scales(items.scales, x_cell(token, to + s % (RUNS / 2u) * 2u), token / LANES_Y % 4u);
+    put_scales(items.scales, x_cell(token, s % (RUNS / 2u) * 2u), token / LANES_Y % 4u);
   }
   if (i < W_ITEMS) {
     let row = i / (RUNS / W_UNITS);
     let run = i % (RUNS / W_UNITS) * W_UNITS;
-    put_weights(items.w, weight_row(at, row), u + run, (to + run) * W_STRIDE + row % LANES_X, row / LANES_X);
+    put_weights(items.w, weight_row(at, row), u + run, run * W_STRIDE + row % LANES_X, row / LANES_X);
   }
 }
 
@@ -98,16 +97,6 @@ fn add_run(sums: Sums, run: u32, x: u32, t: u32) -> Sums {
   let a = add_cell(sums.a, w, cell);
   if (GROUPS == 1u) { return Sums(a, sums.b); }
   return Sums(a, add_cell(sums.b, w, cell + LANES_Y));
-}
-
-// The runs of a slice, from run `first` of the tile on.
-fn add_runs(before: Sums, first: u32, x: u32, t: u32) -> Sums {
-  if (RUNS == SLICES) { return add_run(before, first, x, t); }
-  var sums = before;
-  for (var r = 0u; r < RUNS / SLICES; r += 2u) {
-    sums = add_run(add_run(sums, first + r, x, t), first + r + 1u, x, t);
-  }
-  return sums;
 }
 
 // What all slices have of a lane's four outputs of one token.
@@ -137,28 +126,20 @@ fn matmul(
 
   var sums: Sums;
   var items: Items;
-  if (BUFFERS == 2u) {
-    // While some lanes still multiply what is in one half of the tile, others fill the other half.
-    items = fetch(at, 0u, item);
-    put(items, at, 0u, item, 0u);
-    var half = 0u;
-    for (var u = 0u; u < params.units; u += RUNS) {
-      workgroupBarrier();
-      items = fetch(at, u + RUNS, item);
-      sums = add_runs(sums, half + first_run, x, t);
-      half = RUNS - half;
-      put(items, at, u + RUNS, item, half);
-    }
-  } else {
-    if (READ_AHEAD) { items = fetch(at, 0u, item); }
-    for (var u = 0u; u < params.units; u += RUNS) {
-      // Read before the barrier: on its way while other lanes still multiply.
-      if (!READ_AHEAD) { items = fetch(at, u, item); }
-      workgroupBarrier();
-      put(items, at, u, item, 0u);
-      workgroupBarrier();
-      if (READ_AHEAD) { items = fetch(at, u + RUNS, item); }
-      sums = add_runs(sums, first_run, x, t);
+  if (READ_AHEAD) { items = fetch(at, 0u, item); }
+  for (var u = 0u; u < params.units; u += RUNS) {
+    // Read before the barrier: on its way while other lanes still multiply.
+    if (!READ_AHEAD) { items = fetch(at, u, item); }
+    workgroupBarrier();
+    put(items, at, u, item);
+    workgroupBarrier();
+    if (READ_AHEAD) { items = fetch(at, u + RUNS, item); }
+    if (RUNS == SLICES) {
+      sums = add_run(sums, first_run, x, t);
+    } else {
+      for (var r = 0u; r < RUNS / SLICES; r += 2u) {
+        sums = add_run(add_run(sums, first_run + r, x, t), first_run + r + 1u, x, t);
+      }
     }
   }
   finish_tile(sums, at, x, t, thread);

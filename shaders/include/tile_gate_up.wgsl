@@ -10,7 +10,7 @@ const OUTPUTS = TILE_ROWS / 2u;
 const AT_ONCE = min(2u * SLICES, 4u * GROUPS);  // of a lane's tokens
 const QUADS = AT_ONCE * LANES_Y * OUTPUTS / 4u;
 const CHUNKS_EACH = OUTPUTS / 16u;
-const PLANE = BUFFERS * RUNS * X_STRIDE;
+const PLANE = RUNS * X_STRIDE;
 #include "include/${activation}.wgsl"
 #include "include/${quantize}.wgsl"
 

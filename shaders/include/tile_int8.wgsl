@@ -10,10 +10,10 @@ const SMALL_ITEMS = SCALE_GROUP == 32u;
 // Two units of a type with few scales share their decoding; else a lane has one where that gives all lanes the same.
 const W_UNITS = select(2u, 1u, SCALE_GROUP == 16u && TILE_ROWS * RUNS == WG);
 const HAS_MORE = HAS_MINIMUM || SCALE_GROUP == 16u;
-var<workgroup> x_scale: array<vec4<f32>, BUFFERS * RUNS * X_STRIDE>;
-var<workgroup> x_sum: array<vec4<f32>, select(1u, BUFFERS * RUNS * X_STRIDE, HAS_MINIMUM)>;  // times scale
-var<workgroup> w_scale: array<vec4<f32>, BUFFERS * RUNS * W_STRIDE>;
-var<workgroup> w_more: array<vec4<f32>, select(1u, BUFFERS * RUNS * W_STRIDE, HAS_MORE)>;  // minimum, or the second word's scale
+var<workgroup> x_scale: array<vec4<f32>, RUNS * X_STRIDE>;
+var<workgroup> x_sum: array<vec4<f32>, select(1u, RUNS * X_STRIDE, HAS_MINIMUM)>;  // times scale
+var<workgroup> w_scale: array<vec4<f32>, RUNS * W_STRIDE>;
+var<workgroup> w_more: array<vec4<f32>, select(1u, RUNS * W_STRIDE, HAS_MORE)>;  // minimum, or the second word's scale
 
 struct XScales { a: vec4<f32>, b: vec4<f32> }
 struct WItem { a: Packed, b: Packed }

@@ -6,10 +6,10 @@
 alias Word = vec4<u32>;
 const SMALL_ITEMS = true;
 const W_UNITS = 2u;
-var<workgroup> x_scale: array<vec4<f32>, BUFFERS * RUNS * X_STRIDE>;
-var<workgroup> x_sum: array<array<vec4<f32>, BUFFERS * RUNS * X_STRIDE>, 2>;  // times scale
-var<workgroup> w_scale: array<vec4<f32>, BUFFERS * RUNS * W_STRIDE>;
-var<workgroup> w_minimum: array<array<vec4<f32>, BUFFERS * RUNS * W_STRIDE>, 2>;
+var<workgroup> x_scale: array<vec4<f32>, RUNS * X_STRIDE>;
+var<workgroup> x_sum: array<array<vec4<f32>, RUNS * X_STRIDE>, 2>;  // times scale
+var<workgroup> w_scale: array<vec4<f32>, RUNS * W_STRIDE>;
+var<workgroup> w_minimum: array<array<vec4<f32>, RUNS * W_STRIDE>, 2>;
 
 struct XScales { a: vec4<f32>, b: vec4<f32> }
 struct WItem { a: Packed, b: Packed }

@@ -41,7 +41,6 @@ class MatmulTile:
     runs: int = 2
     slices: int = 1
     ahead: int = 0
-    buffers: int = 1
 
     def __post_init__(self) -> None:
         assert self.lane_tokens in (4, 8) and self.tokens % self.lane_tokens == 0, self
@@ -58,7 +57,7 @@ class MatmulTile:
     @property
     def memory(self) -> int:
         """Bytes of workgroup memory, as `matmul.wgsl` lays it out for a type that needs all of it (Q2_K)."""
-        cells = self.buffers * self.runs * (self.tokens // 4 + self.rows // 4)
+        cells = self.runs * (self.tokens // 4 + self.rows // 4)
         return cells * (8 * 16 + 3 * 16) + 16 * (self.workgroup if self.slices > 1 else 1)
 
     def fits(self, device: Device, form: Tiled = "matmul") -> bool:
@@ -244,7 +243,6 @@ def _dispatch(
         RUNS=tile.runs,
         SLICES=tile.slices,
         AHEAD=tile.ahead,
-        BUFFERS=tile.buffers,
         RAGGED=units % tile.runs != 0,
         WG=tile.workgroup,
         **constants,
