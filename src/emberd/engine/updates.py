@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from emberd.protocol import SequenceUpdate, StepOutput
 
+from .pooling import Pool
 from .sequence import Row
+
+NOT_FINITE = (
+    "the model's output is not finite (NaN or infinity): its weights are damaged, or they overflow "
+    "with this prompt"
+)
+
+
+def pooled_update(request_id: str, pool: Pool) -> SequenceUpdate:
+    """The vector of a text that was run; an error where it is none."""
+    vector = pool.vector()
+    if vector is None:
+        return SequenceUpdate(request_id, (), "error", error=NOT_FINITE)
+    return SequenceUpdate(request_id, (), "stop", embedding=vector)
 
 
 def token_update(
@@ -25,9 +37,9 @@ def token_update(
     if (num_top := sequence.params.num_logprobs) is not None:
         assert output.logprobs is not None
         (token_id,) = token_ids  # nothing is guessed of such a sequence
-        update = replace(update, logprobs=(output.logprobs.told(place, token_id, num_top),))
+        update = update._replace(logprobs=(output.logprobs.told(place, token_id, num_top),))
     if sequence.num_prompt_tokens + len(token_ids) == len(sequence.token_ids):
-        update = replace(update, finding=sequence.finding)
+        update = update._replace(finding=sequence.finding)
     if sequence.scores is not None:
-        update = replace(update, prompt_logprobs=sequence.scores.take())
+        update = update._replace(prompt_logprobs=sequence.scores.take())
     return update

@@ -10,7 +10,9 @@ import hashlib
 import os
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,9 @@ _PARAMS = re.compile(r"struct Params\s*\{(.*?)\}", re.DOTALL)
 _UNIFORM = re.compile(r"@group\(0\) @binding\(\d+\) var<uniform> params: Params;")
 _FIELD = re.compile(r"(\w+)\s*:\s*(u32|i32|f32)")
 
+
+COMPILE_THREADS = min(8, os.cpu_count() or 1)
+"""Kernels compiled at a time: the driver takes a core for each."""
 
 _CODES = {"u32": "I", "i32": "i", "f32": "f"}
 
@@ -80,7 +85,9 @@ class Kernel:
         overrides: Mapping[str, Constant],
         bindings: Sequence[tuple[int, str, str]],
     ) -> tuple[Any, Any]:
-        """The bind group layout and the pipeline."""
+        """The bind group layout and the pipeline; none on a device that runs nothing."""
+        if not device.holds_data:
+            return None, None
         module = device.wgpu.create_shader_module(label=self.label, code=source)
         entries = [
             {
@@ -162,6 +169,16 @@ class Kernels:
         if key not in self._made:
             self._made[key] = Kernel(self.device, key)
         return Dispatch(self._made[key], dispatch.tensors, b"", dispatch.grid)
+
+    def compile(self, keys: Iterable[KernelKey]) -> None:
+        """Make these side by side, ahead of `get` and `baked`, which will tell what the device refuses."""
+
+        def make(key: KernelKey) -> None:
+            with suppress(DeviceError):
+                self._made[key] = Kernel(self.device, key)
+
+        with ThreadPoolExecutor(COMPILE_THREADS, "emberd-compile") as pool:
+            list(pool.map(make, [key for key in keys if key not in self._made]))
 
     @property
     def reduce(self) -> str:
