@@ -41,11 +41,11 @@ RULE, OTHER = MatvecTile(1, 4, 8), MatvecTile(1, 2, 8)
 
 
 class FakeClock:
-    """Seconds by the rows of a lane and the workgroup; counts how often it is asked."""
+    """Seconds by the rows of a lane and the workgroup, of matmul also its runs; counts how often it is asked."""
 
     least_seconds = 1e-6
 
-    def __init__(self, seconds: dict[tuple[int, int], float]) -> None:
+    def __init__(self, seconds: dict[tuple[int, ...], float]) -> None:
         self._seconds, self.calls = seconds, 0
 
     def __call__(self, recordings: Sequence[Recording], times: int) -> list[float]:
@@ -54,8 +54,8 @@ class FakeClock:
 
     def _of(self, dispatch: Dispatch) -> float:
         constants = dict(dispatch.kernel.key.constants)
-        tile = int(constants.get("ROWS", constants.get("TILE_ROWS", 0))), int(constants["WG"])
-        return self._seconds.get(tile, 1.0)
+        names = ("ROWS", "WG") if "ROWS" in constants else ("TILE_ROWS", "WG", "RUNS")
+        return self._seconds.get(tuple(int(constants.get(name, 0)) for name in names), 1.0)
 
 
 @pytest.fixture(autouse=True)
@@ -304,10 +304,10 @@ def test_tiles_of_matmul_are_measured_too(
     wanted = next(
         tile
         for tile in matmul_tiles(tuned_kernels.device, form)
-        if (tile.rows, tile.workgroup) != (rule.rows, rule.workgroup) and tile.tokens == 32
+        if tile != rule and tile.tokens == 32
     )
     monkeypatch.setattr(tune, "candidates", lambda *_: (rule, wanted))
-    seconds = {(wanted.rows, wanted.workgroup): 0.5}
+    seconds: dict[tuple[int, ...], float] = {(wanted.rows, wanted.workgroup, wanted.runs): 0.5}
     tile = tune.Tuner(tuned_kernels, weights, rules, FakeClock(seconds)).fastest(job)
     assert isinstance(tile, MatmulTile) and tile == wanted
     table = rules.with_tiles({job.product: tile})
