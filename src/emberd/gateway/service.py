@@ -182,7 +182,7 @@ class Service:
         read_inputs: Callable[[LoadedModel], Sequence[tuple[int, ...]]],
     ) -> Embedded:
         started_ns = time.perf_counter_ns()
-        model = await self.manager.acquire(name, keep_alive, "embedding")
+        model = await self.manager.acquire(name, keep_alive, "embedding", "embeddings")
         load_ns = time.perf_counter_ns() - started_ns
         try:
             inputs = await asyncio.to_thread(read_inputs, model)

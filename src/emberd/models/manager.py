@@ -35,8 +35,6 @@ from .store import Key, ModelStore, StoredModel
 
 logger = logging.getLogger(__name__)
 
-_WORDS: dict[Capability, str] = {"completion": "generate", "embedding": "embeddings"}
-
 Wrap = Callable[[Worker, str], Worker]
 _CLAUDE = "claude-*"
 RETRY_SECONDS = 5  # what callers are told while a lost device is not back
@@ -135,8 +133,7 @@ class ModelManager:
         """
         stored = await self.find(name)
         if need is not None and need not in stored.facts.capabilities:
-            task = task or _WORDS.get(need, need)
-            raise BadRequestError(f'"{name:.512}" does not support {task}', "model")
+            raise BadRequestError(f'"{name:.512}" does not support {task or need}', "model")
         if _generates(stored):
             self._last_used = stored.name
         wish = self._default_keep_alive(stored.key) if keep_alive is None else keep_alive
