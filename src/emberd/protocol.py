@@ -317,8 +317,7 @@ class StepOutput:
 
     def put_sampled(self, rows: IntArray, token_ids: IntArray) -> None:
         """What was sampled at `Batch.sampled_places`, whose rows are given."""
-        first = np.ones(len(rows), np.bool_)
-        np.not_equal(rows[1:], rows[:-1], out=first[1:])
+        first = np.append(True, rows[1:] != rows[:-1])
         self.token_ids[rows[first]] = token_ids[first]
         if not first.all():
             self.behind_drafts = token_ids[~first]
