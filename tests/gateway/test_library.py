@@ -329,33 +329,6 @@ def test_delete_forgets_what_was_made_and_keeps_the_file_ol39(site: Site) -> Non
     run(work())
 
 
-def test_deleting_a_copy_leaves_the_original_loaded_ol39(site: Site) -> None:
-    async def work() -> None:
-        async with site.client() as client:
-            for name in ("unused", "used"):
-                await post(client, "/api/copy", source="tiny", destination=name)
-            await post(client, "/api/generate", model="tiny", keep_alive=-1)
-            assert (await delete(client, "unused")).status_code == 200
-            assert [model.name for model in site.manager.loaded()] == ["tiny:latest"]
-            await post(client, "/api/generate", model="tiny", keep_alive=0)
-            await post(client, "/api/generate", model="used")
-            assert (await delete(client, "used")).status_code == 200
-            assert site.manager.loaded() == []  # it was loaded as this
-
-    run(work())
-
-
-@pytest.mark.parametrize("name", ["../x", "/x", "a/../x", "a\\x", "C:x", "", ".", "a\0"])
-def test_files_of_a_body_have_no_way_out_k37(site: Site, name: str) -> None:
-    async def work() -> None:
-        async with site.client() as client:
-            files = {name: "sha256:" + "a" * 64}
-            answer = await post(client, "/api/create", 400, model="new", files=files)
-            assert "'files': " in answer["error"] and "path" in answer["error"]
-
-    run(work())
-
-
 def test_files_that_emberd_did_not_make_are_not_deleted_ol39(site: Site) -> None:
     async def work() -> None:
         async with site.client() as client:
