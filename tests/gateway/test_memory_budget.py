@@ -34,7 +34,7 @@ def make(tmp_path: Path, share: float = 2.5, **settings: Any) -> Site:
     facts = Site(Config(**values)).store.find("one").facts
     need = need_of(facts, Config(**values), "cpu")
     site = Site(Config(**values, memory=int(share * need.wanted)))
-    site.worker_bytes = (need.fixed, need.kv_most)
+    site.worker_bytes = (4 * facts.num_parameters, need.kv_most)
     return site
 
 
@@ -253,7 +253,7 @@ def test_a_pool_is_no_larger_than_others_leave_room_for(tmp_path: Path) -> None:
             assert limit is not None and site.config.memory is not None
             assert 0 < limit < site.config.memory
             facts = site.store.find("one").facts
-            assert limit + 4 * facts.num_parameters == site.config.memory
+            assert limit + need_of(facts, site.config, "cpu").fixed == site.config.memory
 
     run(work())
 

@@ -64,7 +64,7 @@ def test_a_smaller_context_is_named_where_the_wanted_one_is_refused() -> None:
     refused = made(context_length=0, kv_bytes=0, refusal="a context of 8192 tokens needs ...")
     fit = judge(refused, Config(ctx=8192))
     assert fit.verdict == "fits with a smaller context"
-    assert str(fit.largest["f16"]) in fit.reason and "8192" in fit.reason
+    assert f"8192 tokens are refused; --ctx {fit.largest['f16']} is served" in fit.reason
     figures = fit.description()["memory"]  # of what was wanted
     assert figures["kv"]["bytes"] == 80 * 8192
     assert figures["scratch"]["bytes"] == 80_000 + 15 * 8192
@@ -153,4 +153,7 @@ def test_what_loads_are_planned_with_is_what_the_loader_counts(
     on_cpu = estimate_cpu(question)
     planned = need_of(read_facts(path, tmp_path), config, "cpu")
     assert planned.fixed == pytest.approx(on_cpu.fixed(8192), rel=0.05)
+    assert planned.fixed - 4 * read_facts(path, tmp_path).num_parameters == (
+        on_cpu.fixed(8192) - on_cpu.weight_bytes
+    ), "a step's arrays are counted alike"
     assert planned.kv_wanted == 8192 * on_cpu.kv_token_bytes["f32"]

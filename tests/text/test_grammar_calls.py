@@ -13,6 +13,7 @@ from emberd.errors import BadRequestError
 from emberd.text.grammar.arguments import Parameters
 from emberd.text.grammar.notations import Function, calls, notation_of, text_with_calls
 from emberd.text.grammar.reply import ReplyRules, bound
+from emberd.text.grammar.rules import Rules
 from emberd.text.parts import TextDelta
 from emberd.text.reasoning import thinking_of
 from emberd.text.reply import ReplyFormat
@@ -219,3 +220,20 @@ def test_what_a_notation_cannot_hold_is_refused_by_path(
     with pytest.raises(BadRequestError) as refused:
         Case(mark, control=False).bound(schemas)
     assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("mark", "schema", "keyword"),
+    [
+        ("<arg_key>", {"properties": {"a": {"type": "string", "pattern": "b"}}}, "pattern"),
+        ("<arg_key>", {"properties": {"a": {"type": "string", "enum": ["</arg_value>", "b"]}}}, "enum"),
+        ("<arg_key>", {"properties": {"a": {}}, "anyOf": [{"required": ["a"]}]}, "anyOf"),
+        ("[func_name1(", {"properties": {"class": {}, "a": {}}}, "properties"),
+    ],
+)  # fmt: skip
+def test_relaxed_what_a_notation_cannot_hold_is_left_out(
+    mark: str, schema: Json, keyword: str
+) -> None:
+    parameters = Parameters(schema, "p", relaxed=True)
+    calls(Rules({}), Case(mark, control=False).notation, [Function("f", parameters, "f")], one=True)
+    assert parameters.left_out == (keyword,)

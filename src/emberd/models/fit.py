@@ -80,6 +80,9 @@ class Fit:
                 "served": served,
                 "largest": dict(self.largest),
             },
+            "step": {"tokens": made.step_tokens, "sequences": made.sequences}
+            if made.step_tokens
+            else None,
             "kv_type": kv_type,
             "memory": memory,
             "largest_matrix": {
@@ -128,6 +131,8 @@ def judge(made: MemoryEstimate, config: Config, measured: WorkerInfo | None = No
     if config.rope_scaling and wanted > made.trained_context:
         served = min(wanted, made.max_context)
         reason += f"; {scaling_words(made.trained_context, served, config.rope_scaling)}"
+    if made.lowered and not made.refusal:
+        reason += f"; {made.lowered}"
     if made.kv_ram:
         whose = "that is in it" if made.tier in MAIN_MEMORY else "of main memory beside it"
         reason += f"; up to {gib(made.kv_ram)} (--kv-ram) {whose}"
@@ -148,6 +153,11 @@ def _verdict(made: MemoryEstimate, wanted: int, largest: Mapping[str, int]) -> t
     if largest.get(smaller, 0) >= wanted and made.kv_type != smaller:
         return "fits with q8_0 KV", f"{wanted} tokens need --kv-type q8_0"
     most = made.context_length or largest.get(made.kv_type, 0)
+    if most > 0 and not made.context_length:
+        return (
+            "fits with a smaller context",
+            f"{wanted} tokens are refused; --ctx {most} is served; {room}",
+        )
     if most > 0:
         return "fits with a smaller context", f"{most} tokens of the {wanted} wanted; {room}"
     return "does not fit", made.refusal

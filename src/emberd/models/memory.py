@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ..config import Config
-from ..hardware import DEFAULTS, MAIN_MEMORY, Tier
+from ..hardware import CPU_SCORES, CPU_STEP_TOKENS, DEFAULTS, MAIN_MEMORY, Tier
 from ..protocol import WorkerInfo
 from .facts import ModelFacts
 from .loaded import LoadedModel
@@ -21,6 +21,8 @@ LEAST_CONTEXT = 2048
 _OPTIONAL = (
     2  # float32 values a token of the vocabulary that penalties and biases take, once asked for
 )
+
+_CPU_COUNTS = 1  # the same of penalties on the CPU device
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +75,20 @@ def need_of(facts: ModelFacts, config: Config, tier: Tier, draft: ModelFacts | N
 def _fixed(facts: ModelFacts, config: Config, context: int, is_cpu: bool) -> int:
     """Weights and activations."""
     if is_cpu:
-        return 4 * facts.num_parameters
+        return 4 * facts.num_parameters + cpu_step_bytes(facts, config, context)
     logits = 0 if facts.is_encoder else (1 + _OPTIONAL) * config.max_sequences * facts.vocab_size
     places = context * facts.position_values
     return facts.weight_bytes + 4 * (config.max_batch_tokens * facts.step_values + places + logits)
+
+
+def cpu_step_bytes(facts: ModelFacts, config: Config, context: int) -> int:
+    """What the arrays of the largest step take on the CPU device, which holds them while it runs."""
+    if facts.is_encoder:
+        return 4 * max(config.max_batch_tokens, context) * facts.cpu_step_values
+    tokens = min(config.max_batch_tokens, max(CPU_STEP_TOKENS, config.max_sequences))
+    rows = (2 + _CPU_COUNTS) * config.max_sequences * facts.vocab_size
+    places = context * facts.cpu_position_values
+    return 4 * (tokens * facts.cpu_step_values + 3 * CPU_SCORES + rows + places)
 
 
 def longest_context(facts: ModelFacts, config: Config) -> int:

@@ -18,6 +18,7 @@ from emberd.errors import ModelLoadError
 from emberd.gguf.extend import extended
 from emberd.gguf.rope import kv_layout
 from emberd.gguf.spec import open_model
+from emberd.hardware import CPU_STEP_TOKENS
 from emberd.protocol import (
     FROM_LAST_STEP,
     Batch,
@@ -37,10 +38,6 @@ from .threads import BlasThreads, num_cores
 from .transformer import Routing, hidden_states, layer_rope_tables, logits, output_norm
 from .weights import Weights, load_weights
 
-MAX_STEP_TOKENS = 128
-"""What the engine is told to put in a step at most. A step of 512 tokens takes seconds, for which running replies
-wait; prefill is about a tenth faster with it."""
-
 FEW_TOKENS = 4
 """Known tokens a row that are no prefill yet: a draft model's rows have up to a few."""
 
@@ -50,7 +47,7 @@ LOGIT_ROWS = 16
 
 def step_tokens(options: WorkerOptions) -> int:
     """Tokens of a step at most."""
-    return min(options.max_batch_tokens, max(MAX_STEP_TOKENS, options.max_sequences))
+    return min(options.max_batch_tokens, max(CPU_STEP_TOKENS, options.max_sequences))
 
 
 class CpuRunner:

@@ -36,6 +36,8 @@ class ReplyFormat:
         None  # of what follows once the budget has closed the span
     )
 
+    unheld: tuple[str, ...] = ()  # what was asked of calls and the grammar does not hold
+
     @property
     def in_channels(self) -> bool:
         return self.thinking is not None and self.thinking.open == CHANNELS.open

@@ -59,7 +59,7 @@ HEARTBEAT_SECONDS = 1.0
 """How often an idle worker looks whether its device is still there."""
 
 QUIET_SECONDS = 0.1
-"""A pause this long is used to prepare what later steps will need, one thing a pause."""
+"""After a pause this long what later steps will need is prepared, one thing after the other until a message comes."""
 
 log = logging.getLogger("emberd.worker")
 
@@ -253,11 +253,13 @@ def serve(
     device is still there. Ends only by an exception: EOFError when the gateway is gone, anything else when a
     step failed."""
     told = StepMessage(())
-    unprepared = True
+    unprepared, preparing = True, False  # preparing: since nothing came, the pause goes on
     while True:
         refusals = []
         quiet = True
-        for message in inbox.take_all(_wait(engine, unprepared, heartbeat is not None)):
+        wait = 0.0 if preparing else _wait(engine, unprepared, heartbeat is not None)
+        preparing = False
+        for message in inbox.take_all(wait):
             quiet = False
             if isinstance(message, GenerateRequest | EmbedRequest):
                 try:
@@ -274,7 +276,7 @@ def serve(
             elif isinstance(message, TokenTable) and isinstance(engine, Engine):
                 engine.use_table(message)
         if quiet and not engine.has_work and unprepared:
-            unprepared = prepare()
+            unprepared = preparing = prepare()
             if not unprepared:
                 gc.freeze()  # plans stay: a collection that goes through them is a gap in every reply
             continue

@@ -14,11 +14,11 @@ from ...models.loaded import LoadedModel, ModelText
 from ...models.names import short_name
 from ...models.store import StoredModel
 from ..anthropic import describe as anthropic
-from ..body import ignored_header, refuse_ignored
+from ..body import ignored_header, refuse_ignored, shown_names
+from ..choice import chosen_tools, schema_paths
 from ..conversation import Conversation
 from ..routing import documented, read_body, service_of
 from ..service import PromptIds
-from .choice import chosen_tools, schema_paths
 from .messages import template_messages
 from .reasoning import reasoning_names, thinking_wish, unused_fields
 from .schema import ChatCompletionRequest, refuse_unserved_chat
@@ -52,7 +52,8 @@ async def chat_completions(request: Request) -> Response:
     shape = ChatShape(names, with_logprobs=bool(body.logprobs))
     answer = new_answer(shape, body, generation)
     headers = ignored_header(raw, type(body))
-    if unused := unused_fields(raw, generation.model.text.template.source):
+    unused = unused_fields(raw, generation.model.text.template.source)
+    if unused := [*unused, *shown_names(generation.unheld)]:
         known = headers.get("x-emberd-ignored")
         headers["x-emberd-ignored"] = ", ".join([*([known] if known else []), *unused])
     return await respond(request, body, answer, generation, headers)
@@ -77,7 +78,7 @@ async def list_models(request: Request) -> Response:
     stored = await asyncio.to_thread(service.manager.store.models)
     items = [_model(request, model) for model in stored]
     if anthropic.asked_for(request):
-        return JSONResponse(anthropic.listing(items))
+        return JSONResponse(anthropic.listing(items, request.query_params))
     return JSONResponse({"object": "list", "data": items})
 
 
