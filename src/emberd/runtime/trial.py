@@ -92,7 +92,10 @@ class Trial:
     def dispatches(self, tile: Tile) -> list[list[Dispatch]]:
         """Of each matrix. Raises DeviceError where the device refuses the kernel."""
         table = self._rules.with_tiles({self._job.product: tile})
-        return [self._dispatches(matrix, table) for matrix in self._job.matrices]
+        found = [self._dispatches(matrix, table) for matrix in self._job.matrices]
+        for step in found[0]:
+            step.kernel.compile()  # here, since callers have threads for it
+        return found
 
     def _dispatches(self, matrix: WeightMatrix, table: LinearTable) -> list[Dispatch]:
         product, kernels, x = self._job.product, self._kernels, self._x

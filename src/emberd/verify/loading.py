@@ -31,6 +31,7 @@ from .kernels import check_activation, check_in_place, check_norms, check_post_n
 from .layer_norm import check_layer_norm, check_positions
 from .linear import check_embedding
 from .load_bench import FEATURES, Kept, LoadBench, WatchedKernels, to_leave_out
+from .pairs import check_pairs
 from .sampling import check_sampler
 from .uses import check_uses, model_uses
 
@@ -141,6 +142,7 @@ def _checks(
         yield from check_positions(bench, model)
         yield from check_post_norm(bench, model)
         yield from check_uses(bench, model, model_uses(model, max_tokens, max_rows))
+        yield from check_pairs(bench, model, max_tokens)
         for kind in kv_types:
             if kind == "f16" or not q8_refusal(model.spec.head_dim):
                 bench.kv_type = kind

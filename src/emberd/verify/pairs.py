@@ -1,0 +1,130 @@
+"""Neighbouring products of two weight types as the forward pass makes them: in one dispatch where that can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..gguf.dequant import dequantize
+from ..gguf.model import LayerTensors, ModelFile
+from ..gguf.reader import TensorInfo
+from ..runtime import linear
+from ..runtime.device import Tensor
+from ..runtime.matmul import MatmulTile
+from ..runtime.model import Projection
+from ..runtime.pair import pair_tile, pairs
+from ..runtime.plan import bakes
+from ..runtime.projection import Input, Projector
+from ..runtime.weights import FLOAT_TYPES, upload_matrix
+from .bench import Workbench
+from .check import Check
+from .fused import pending_input
+from .linear import MAX_ROWS
+
+Biased = tuple[TensorInfo, TensorInfo | None]
+Group = tuple[Biased, ...]
+"""Matrices of one type, which are one below the other."""
+
+
+def check_pairs(bench: Workbench, model: ModelFile, max_tokens: int) -> Iterator[Check]:
+    """Each pair of types by every tile that the rules choose for a step of up to `max_tokens` tokens."""
+    if not pairs(bench.device):
+        return
+    table = linear.default_table(bench.device)
+    for groups, ahead in _neighbours(model):
+        rows = sum(info.shape[0] for group in groups for info, _ in group)
+        seen = set()
+        for tokens in (*(1 << n for n in range(max_tokens.bit_length())), max_tokens):
+            tile, few = pair_tile(table, rows, tokens), tokens <= table.matvec.tokens
+            kernel = tile, table.matvec.group_of(tokens) if few else 0
+            if kernel in seen:
+                continue
+            seen.add(kernel)
+            fused = few and ahead and table.matvec.fused
+            for pending in (False, True) if fused else (False,):
+                yield _check(bench, model, groups, tile, tokens, pending)
+                if bakes(bench.device, tokens):
+                    bench.baking = True
+                    yield _check(bench, model, groups, tile, tokens, pending)
+                    bench.baking = False
+
+
+def _neighbours(model: ModelFile) -> Iterator[tuple[tuple[Group, Group], bool]]:
+    """Each pair of the model once, and whether the norm of its input may be left to it."""
+    found: dict[Any, tuple[tuple[Group, Group], bool]] = {}
+    for layer in model.tensors.layers:
+        rms = layer.attention_norm is not None and layer.attention_norm_bias is None
+        for parts in _side_by_side(layer):
+            ahead = rms and not any(info.type in FLOAT_TYPES for info, _ in parts)
+            groups = [tuple(group) for _, group in groupby(parts, key=lambda part: part[0].type)]
+            for pair in pairwise(groups):
+                key = [(g[0][0].type, g[0][1] is None, *(m.shape for m, _ in g)) for g in pair]
+                found.setdefault(tuple(key), (pair, ahead))
+    yield from found.values()
+
+
+def _side_by_side(layer: LayerTensors) -> Iterator[Sequence[Biased]]:
+    yield (layer.q, layer.q_bias), (layer.k, layer.k_bias), (layer.v, layer.v_bias)
+    if layer.router is None and layer.gate is not None:
+        yield (layer.gate, layer.gate_bias), (layer.up, layer.up_bias)
+    if layer.shared is not None:
+        yield (layer.shared.gate, None), (layer.shared.up, None)
+
+
+def _check(
+    bench: Workbench,
+    model: ModelFile,
+    groups: tuple[Group, Group],
+    tile: linear.Tile,
+    tokens: int,
+    pending: bool,
+) -> Check:
+    infos = [group[0][0] for group in groups]
+    is_tile = isinstance(tile, MatmulTile)
+    table = linear.table_of(bench.device, "matmul" if is_tile else "rows", tile)
+    tokens = min(tokens, tile.tokens + 5) if isinstance(tile, MatmulTile) else tokens
+
+    def run() -> tuple[NDArray[Any], NDArray[Any]]:
+        raws = [model.file.rows(info)[:MAX_ROWS] for info in infos]
+        matrices = tuple(
+            upload_matrix(bench.device, [(raw, info.type)])
+            for raw, info in zip(raws, infos, strict=True)
+        )
+        x: NDArray[Any] = bench.normal(tokens, matrices[0].cols)
+        floats = bench.put(x)
+        q8, values = pending_input(bench, tokens, matrices[0].cols, model.spec.norm_eps, pending)
+        biases: list[Tensor | None] = []
+        expected = []
+        for raw, ((info, bias), *_) in zip(raws, groups, strict=True):
+            weight = bench.floats(raw, info.type).T.astype(np.float64)
+            operand = x.astype(np.float64) if info.type in FLOAT_TYPES else values
+            product = operand @ weight
+            biases.append(None)
+            if bias is not None:
+                added = dequantize(model.file.rows(bias), bias.type).reshape(-1)[: len(raw)]
+                biases[-1] = bench.put(added)
+                product = product + added
+            expected.append(product)
+        outputs = [bench.poisoned(tokens, matrix.rows) for matrix in matrices]
+        steps = Projector(bench.kernels, table).project(
+            Projection(matrices, tuple(biases)),
+            Input(floats, q8),
+            [(y, 0) for y in outputs],
+            bench.count(tokens),
+            tokens,
+        )
+        return np.concatenate(bench.run(steps, *outputs), axis=1), np.concatenate(expected, axis=1)
+
+    shapes = " and ".join(f"{info.shape[0]}×{info.shape[1]}" for info in infos)
+    notes = (", norm" if pending else "") + (", biases" if groups[0][0][1] is not None else "")
+    return bench.compare(
+        "matmul pair" if is_tile else "matvec pair",
+        "+".join(info.type.name for info in infos),
+        f"{tokens}×{infos[0].shape[1]} · {shapes}{notes}, {tile}",
+        "float" if infos[0].type in FLOAT_TYPES else "int8_twin",
+        run,
+    )
