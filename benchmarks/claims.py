@@ -176,9 +176,15 @@ def _reuse(results: Json) -> list[list[str]]:
         cells = [f"{_median(row['again_ms'])} ms", f"{_median(row['cold_ms'])} ms cold"]
         what = f"{names[row['what']]}, {row['prompt_tokens']} tokens"
         table.append([what, *cells, f"{row['ratio']:.1%}"])
-    for words, share in (("all turns", "cached_share"), ("behind the first", "cached_share_later")):
-        total = f"{agent['prompt_tokens']:,} prompt tokens of {agent['turns']} turns"
-        table.append([f"agent, {words}: cached", "", total, f"{agent[share]:.1%}"])
+    shares = {
+        "all turns": "cached_share",
+        "behind the first": "cached_share_later",
+        "next session, same tools": "next_session_share",
+    }
+    total = f"{agent['prompt_tokens']:,} prompt tokens of {agent['turns']} turns"
+    for words, share in shares.items():
+        if share in agent:
+            table.append([f"agent, {words}: cached", "", total, f"{agent[share]:.1%}"])
     for row in results["pressure"]:
         over = row["run_tokens"] - row["needed_tokens"]
         cells = [f"{over:,}", f"{row['needed_tokens']:,} needed"]

@@ -67,9 +67,23 @@ class Agent:
     prompt_tokens: int  # of all turns together
     cached_share: float  # of them
     cached_share_later: float  # of those behind the first turn, which nobody has sent before
+    computed_again: int  # tokens behind the first turn that a turn before had computed or sampled
+    next_session_share: (
+        float  # cached, of all turns of a session with the same tools and another task
+    )
     last_prompt: int
     first_ttft_ms: float
     last_ttft_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Tokens sent, those of them that the turn before had sent or got, and those that were found."""
+
+    sent: int
+    known: int
+    cached: int
+    ttft_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,23 +304,40 @@ def _agent(
     options: argparse.Namespace,
 ) -> Agent:
     """Each turn sends all before it, the model's reply, and the result of a tool."""
-    asked = prompt(options.first_turn)
-    sent, found, times = [], [], []
-    for _ in range(options.turns):
-        ttft, cached, reply = site.run([asked], REPLY)[0]
-        sent.append(len(asked))
-        found.append(cached)
-        times.append(ttft)
-        asked = asked + reply + prompt(int(rng.integers(options.most_news // 4, options.most_news)))
+    first = prompt(options.first_turn)
+    turns = _session(site, prompt, rng, first, options)
+    sent, found = sum(turn.sent for turn in turns), sum(turn.cached for turn in turns)
+    task = options.first_turn // 12
+    following = _session(
+        site, prompt, rng, first[: options.first_turn - task] + prompt(task), options
+    )
     return Agent(
         turns=options.turns,
-        prompt_tokens=sum(sent),
-        cached_share=sum(found) / sum(sent),
-        cached_share_later=sum(found[1:]) / max(1, sum(sent[1:])),
-        last_prompt=sent[-1],
-        first_ttft_ms=times[0],
-        last_ttft_ms=times[-1],
+        prompt_tokens=sent,
+        cached_share=found / sent,
+        cached_share_later=(found - turns[0].cached) / max(1, sent - turns[0].sent),
+        computed_again=sum(turn.known - turn.cached for turn in turns[1:]),
+        next_session_share=sum(t.cached for t in following) / sum(t.sent for t in following),
+        last_prompt=turns[-1].sent,
+        first_ttft_ms=turns[0].ttft_ms,
+        last_ttft_ms=turns[-1].ttft_ms,
     )
+
+
+def _session(
+    site: Site,
+    prompt: Callable[[int], list[int]],
+    rng: np.random.Generator,
+    asked: list[int],
+    options: argparse.Namespace,
+) -> list[Turn]:
+    turns, known = [], 0
+    for _ in range(options.turns):
+        ttft, cached, reply = site.run([asked], REPLY)[0]
+        turns.append(Turn(len(asked), known, cached, ttft))
+        known = len(asked) + len(reply)
+        asked = asked + reply + prompt(int(rng.integers(options.most_news // 4, options.most_news)))
+    return turns
 
 
 def _pressed(
@@ -344,7 +375,8 @@ def _print(
     common.print_table(("TTFT", "PROMPT", "CACHED", "COLD MS", "AGAIN MS", "RATIO"), rows)
     print(
         f"{agent.turns} turns: {agent.prompt_tokens} prompt tokens, {agent.cached_share:.1%} cached, "
-        f"{agent.cached_share_later:.1%} behind the first; TTFT {agent.first_ttft_ms:,.0f} ms at first, "
+        f"{agent.cached_share_later:.1%} behind the first ({agent.computed_again} computed again), "
+        f"{agent.next_session_share:.1%} of the next session; TTFT {agent.first_ttft_ms:,.0f} ms at first, "
         f"{agent.last_ttft_ms:,.0f} ms at {agent.last_prompt} tokens"
     )
     pressed = [

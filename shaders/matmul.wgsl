@@ -1,17 +1,17 @@
-// matmul: y[t, column + n] (+)= weight[n, :] . x[t, :] (+ bias[first_row + n]), many tokens
+// matmul: products of weight rows with many tokens; include/tile_rows.wgsl or tile_gate_up.wgsl says which rows, and
+// what becomes of the products
 //
 // Tensors are those of matvec. A workgroup makes TILE_TOKENS x TILE_ROWS outputs. It keeps RUNS runs of columns at a
 // time in workgroup memory (a run: two words, 32 columns of a quant type or 8 of a float type); SLICES sets of lanes
 // share the runs and add up at the end, so that few rows still fill a device. A lane makes 4 * GROUPS tokens x 4 rows.
 // grid    (row tiles, token tiles, fold of the row tiles); tiles beyond count exit at once; any number of rows
-// TILE_TOKENS, TILE_ROWS, GROUPS (1, 2), RUNS, SLICES, AHEAD, WG, ACCUMULATE  const, as runtime/matmul.py checks them
+// TILE_TOKENS, TILE_ROWS, GROUPS (1, 2), RUNS, SLICES, AHEAD, WG  const, as runtime/matmul.py checks them
 // RAGGED  const: whether the last runs may lie beyond the columns
 // tried   8 x 8 outputs a lane, two buffers, weights in registers: slower. Numbers: docs/performance.md
 struct Params { units: u32, num_rows: u32, first_row: u32, column: u32, y_width: u32, tokens: u32 }
 #include "weights/${weight}.wgsl"
 @group(0) @binding(5) var<storage, read> count: array<u32>;
-@group(0) @binding(6) var<storage, read_write> y: array<f32>;
-@group(0) @binding(7) var<uniform> params: Params;
+@group(0) @binding(8) var<uniform> params: Params;
 
 const LANES_X = TILE_ROWS / 4u;
 const LANES_Y = TILE_TOKENS / (4u * GROUPS);
@@ -27,7 +27,7 @@ var<workgroup> tile_x: array<array<Word, RUNS * X_STRIDE>, 8>;
 var<workgroup> tile_w: array<array<Word, RUNS * W_STRIDE>, 8>;
 var<workgroup> slice_sums: array<vec4<f32>, select(1u, WG, SLICES > 1u)>;
 #include "include/${operand}.wgsl"
-#include "include/output.wgsl"
+#include "include/${finish}.wgsl"
 const W_ITEMS = TILE_ROWS * RUNS / W_UNITS;  // a unit, or two that share what they are decoded from
 
 // What a lane reads for the tile. Written out, like Sums, since an array indexed by a loop ends up in slow memory.
@@ -55,8 +55,7 @@ fn fetch(at: Place, u: u32, i: u32) -> Items {
     items.scales = fetch_scales(min(at.first_token + s / (RUNS / 2u), at.last_token), u + s % (RUNS / 2u) * 2u);
   }
   if (i < W_ITEMS) {
-    let row = min(at.first_row + i / (RUNS / W_UNITS), at.last_row);
-    items.w = fetch_weights(row, u + i % (RUNS / W_UNITS) * W_UNITS);
+    items.w = fetch_weights(weight_row(at, i / (RUNS / W_UNITS)), u + i % (RUNS / W_UNITS) * W_UNITS);
   }
   return items;
 }
@@ -85,7 +84,7 @@ fn put(items: Items, at: Place, u: u32, i: u32) {
   if (i < W_ITEMS) {
     let row = i / (RUNS / W_UNITS);
     let run = i % (RUNS / W_UNITS) * W_UNITS;
-    put_weights(items.w, min(at.first_row + row, at.last_row), u + run, run * W_STRIDE + row % LANES_X, row / LANES_X);
+    put_weights(items.w, weight_row(at, row), u + run, run * W_STRIDE + row % LANES_X, row / LANES_X);
   }
 }
 
@@ -100,35 +99,11 @@ fn add_run(sums: Sums, run: u32, x: u32, t: u32) -> Sums {
   return Sums(a, add_cell(sums.b, w, cell + LANES_Y));
 }
 
-fn store4(sums: vec4<f32>, row: u32, token: u32, live: u32) {
-  if (token >= live) { return; }
-  if (row < params.num_rows) { store(row, token, sums.x); }
-  if (row + LANES_X < params.num_rows) { store(row + LANES_X, token, sums.y); }
-  if (row + 2u * LANES_X < params.num_rows) { store(row + 2u * LANES_X, token, sums.z); }
-  if (row + 3u * LANES_X < params.num_rows) { store(row + 3u * LANES_X, token, sums.w); }
-}
-
-// One token's four outputs. The slices take turns at adding up, `turn` says which.
-fn finish_token(mine: vec4<f32>, turn: u32, row: u32, token: u32, live: u32, thread: u32) {
-  if (SLICES == 1u) {
-    store4(mine, row, token, live);
-    return;
-  }
-  slice_sums[thread] = mine;
-  workgroupBarrier();
-  if (thread / LANES == turn % SLICES) {
-    var total = vec4<f32>();
-    for (var s = 0u; s < SLICES; s++) { total += slice_sums[s * LANES + thread % LANES]; }
-    store4(total, row, token, live);
-  }
-  workgroupBarrier();
-}
-
-fn finish(sums: mat4x4<f32>, turn: u32, row: u32, token: u32, live: u32, thread: u32) {
-  finish_token(sums[0], turn, row, token, live, thread);
-  finish_token(sums[1], turn + 1u, row, token + LANES_Y, live, thread);
-  finish_token(sums[2], turn + 2u, row, token + 2u * LANES_Y, live, thread);
-  finish_token(sums[3], turn + 3u, row, token + 3u * LANES_Y, live, thread);
+// What all slices have of a lane's four outputs of one token.
+fn slice_total(thread: u32) -> vec4<f32> {
+  var total = vec4<f32>();
+  for (var s = 0u; s < SLICES; s++) { total += slice_sums[s * LANES + thread % LANES]; }
+  return total;
 }
 
 @compute @workgroup_size(WG)
@@ -167,6 +142,5 @@ fn matmul(
       }
     }
   }
-  finish(sums.a, 0u, first_row + x, first_token + t, live, thread);
-  if (GROUPS > 1u) { finish(sums.b, 4u, first_row + x, first_token + t + 4u * LANES_Y, live, thread); }
+  finish_tile(sums, at, x, t, thread);
 }

@@ -119,7 +119,11 @@ def test_reuse_counts_what_is_cached(tmp_path: Path) -> None:
     # The chat that computes the beginning is ahead of the others, and ends before they are at their longest.
     assert 0.8 * shared["blocks_expected"] < shared["blocks"] <= shared["blocks_expected"]
     assert [one["cached_tokens"] for one in results["again"]] == [1008, 1008]
-    assert 0 < results["agent"]["cached_share"] < results["agent"]["cached_share_later"] < 1
+    agent = results["agent"]
+    assert 0 < agent["cached_share"] < agent["cached_share_later"] < 1
+    # Behind each reply the rest of its last block, and its last token, which no step has run.
+    assert 2 <= agent["computed_again"] <= 2 * 16
+    assert agent["next_session_share"] > agent["cached_share"]
     plain, parked = results["pressure"]
     assert plain["promoted_blocks"] == 0 and plain["run_tokens"] > plain["needed_tokens"]
     assert parked["run_tokens"] <= plain["run_tokens"]

@@ -80,7 +80,7 @@ ALLOWED: dict[str, set[str]] = {
     "values": set(),
     "keys": {"errors"},
     "logs": set(),
-    "protocol": {"hardware"},
+    "protocol": {"hardware", "inspection"},
     "inspection": set(),
     "errors": set(),
 }

@@ -3,6 +3,7 @@
 @group(0) @binding(12) var<storage, read_write> out_scales: array<vec2<f32>>;
 const QUADS = HEADS_TOGETHER * WORDS;
 const CHUNKS_EACH = QUADS / 4u;
+#include "include/quads.wgsl"
 #include "include/${quantize}.wgsl"
 #include "include/${sinks}.wgsl"
 

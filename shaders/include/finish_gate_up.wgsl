@@ -8,6 +8,7 @@ const TILE_QUADS = TILE_ROWS / 8u;
 const QUADS = M * TILE_QUADS;
 const CHUNKS_EACH = TILE_ROWS / 32u;
 #include "include/${activation}.wgsl"
+#include "include/quads.wgsl"
 #include "include/${quantize}.wgsl"
 var<workgroup> pairs: array<vec2<f32>, M * TILE_ROWS / 2u>;
 

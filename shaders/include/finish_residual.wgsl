@@ -12,6 +12,7 @@
 const TILE_QUADS = TILE_ROWS / 4u;
 const QUADS = M * TILE_QUADS;
 const CHUNKS_EACH = TILE_ROWS / 16u;
+#include "include/quads.wgsl"
 #include "include/${quantize}.wgsl"
 var<workgroup> quad_squares: array<f32, QUADS>;
 

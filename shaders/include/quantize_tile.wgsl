@@ -1,11 +1,10 @@
 // quantize_tile: values in workgroup memory become int8 as in include/quantize.wgsl, each chunk of 16 by four lanes.
 //
-// quads [QUADS] holds them, four of a chunk side by side; a lane calls it for the same quads that it has filled.
+// quad(i) of QUADS reads four of a chunk that lie side by side; a lane calls it for the same quads that it has filled.
 // Chunk c of the tile is written as chunk place_of(places, c), the first places.live of them. GROUP 32: pairs of chunks.
-// Needs QUADS, CHUNKS_EACH, WG, out_q array<u32>, out_scales array<vec2<f32>>. Every lane calls it.
+// Needs QUADS, quad, CHUNKS_EACH, WG, out_q array<u32>, out_scales array<vec2<f32>>. Every lane calls it.
 #include "include/quantize4.wgsl"
 struct Places { base: u32, stride: u32, live: u32 }
-var<workgroup> quads: array<vec4<f32>, QUADS>;
 var<workgroup> quad_most: array<f32, QUADS>;
 var<workgroup> quad_sums: array<i32, QUADS>;
 
@@ -23,12 +22,12 @@ fn group_most(i: u32) -> f32 {
 
 fn quantize_tile(places: Places, lane: u32) {
   for (var i = lane; i < QUADS; i += WG) {
-    let most = max(abs(quads[i].xy), abs(quads[i].zw));
+    let most = max(abs(quad(i).xy), abs(quad(i).zw));
     quad_most[i] = max(most.x, most.y);
   }
   workgroupBarrier();
   for (var i = lane; i < QUADS; i += WG) {
-    let word = quantize4(quads[i], inverse_scale(group_most(i)));
+    let word = quantize4(quad(i), inverse_scale(group_most(i)));
     quad_sums[i] = dot4I8Packed(word, 0x01010101u);
     if (i / 4u < places.live) { out_q[4u * place_of(places, i / 4u) + i % 4u] = word; }
   }

@@ -2,14 +2,13 @@
 // of a chunk exchange what they need without workgroup memory or barriers.
 #include "include/quantize4.wgsl"
 struct Places { base: u32, stride: u32, live: u32 }
-var<workgroup> quads: array<vec4<f32>, QUADS>;
 
 fn place_of(p: Places, c: u32) -> u32 { return p.base + c / CHUNKS_EACH * p.stride + c % CHUNKS_EACH; }
 
 fn quantize_tile(places: Places, lane: u32) {
   for (var first = 0u; first < QUADS; first += WG) {
     let i = min(first + lane, QUADS - 1u);
-    let v = quads[i];
+    let v = quad(i);
     let pair = max(abs(v.xy), abs(v.zw));
     var most = max(pair.x, pair.y);
     most = max(most, subgroupShuffleXor(most, 1u));

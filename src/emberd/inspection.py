@@ -1,4 +1,4 @@
-"""What a worker tells of its batch when it is asked, beside protocol.py's stream of tokens.
+"""What a worker tells of its batch when it is asked, and of prompts, beside protocol.py's stream of tokens.
 
 A leaf module: it imports nothing of ours. The gateway sends `Inspect`, the worker answers with `Inspected` of the
 same number, between two steps.
@@ -100,3 +100,19 @@ class Preempted:
 
     number: int
     request_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixFinding:
+    """How a prompt went along with earlier ones when its sequence first ran. Counts are tokens.
+
+    The nearest path is the earlier sequence that begins with most of the prompt's tokens, as far as it is known:
+    by blocks that are kept, blocks that went lately, and its unfinished last one.
+    """
+
+    num_known: int  # where the prompt parts from the nearest path, or one of the two ends
+    num_gone: int  # of these, in blocks that were kept once and no longer, or slower to fetch than to compute
+    request_id: str | None = None  # whose that path is there; None: not known
+    theirs: tuple[
+        int, ...
+    ] = ()  # a few of its tokens from there on; none: it ends there, or the prompt does

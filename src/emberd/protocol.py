@@ -1,7 +1,8 @@
 """The one language between gateway, worker, engine and runner: token ids in, token ids out.
 
-A leaf module: of ours it imports hardware.py alone. Gateway and worker exchange `WorkerOptions`, `TokenTable`,
-`GenerateRequest`, `EmbedRequest`, `Cancel`, `Ready`, `StepMessage`; engine and runner `Batch`, `StepOutput`.
+A leaf module: of ours it imports hardware.py and inspection.py alone. Gateway and worker exchange
+`WorkerOptions`, `TokenTable`, `GenerateRequest`, `EmbedRequest`, `Cancel`, `Ready`, `StepMessage`; engine and
+runner `Batch`, `StepOutput`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .hardware import Tier
+from .inspection import PrefixFinding
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 Speculate = Literal["auto", "ngram", "off"]  # auto: ngram on the CPU device
@@ -183,6 +185,9 @@ class SequenceUpdate:
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # behind the prompt's first token; once
     num_drafted: int = 0  # guesses of the step
     num_accepted: int = 0  # those that were right
+    finding: PrefixFinding | None = (
+        None  # with the first token; None: takes no part in the prefix cache
+    )
 
 
 @dataclass(frozen=True, slots=True)

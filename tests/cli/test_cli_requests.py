@@ -48,3 +48,46 @@ def test_batch_shows_sequences_blocks_and_steps(
     assert emberd_cli("batch", "--json").json == [model]
     scripted_daemon.gets["/api/batch/status"] = {"models": []}
     assert emberd_cli("batch").out == "no model is loaded\n"
+
+
+def test_explain_tells_where_a_prompt_parts(
+    emberd_cli: Emberd, scripted_daemon: ScriptedDaemon
+) -> None:
+    prompt = {
+        "sequence": 0, "prompt_tokens": 6100, "cached_tokens": 4096, "gone_tokens": 0,
+        "outcome": "parted", "nearest": {"request": "req_2e", "tokens": 4101},
+        "difference": {
+            "position": 4101, "before": "it's 12:0", "token": {"id": 20, "text": "5"},
+            "after": " on\x1b[31m Monday", "nearest_token": {"id": 19, "text": "4"},
+            "nearest_after": None,
+        },
+    }  # fmt: skip
+    told = {
+        "id": "req_1f", "path": "/api/chat", "model": "tiny:latest", "state": "ended",
+        "ends": ["stop"], "prompts": [prompt],
+    }  # fmt: skip
+    scripted_daemon.gets["/api/requests/chatcmpl-1f"] = told
+    shown = emberd_cli("explain", "chatcmpl-1f")
+    assert shown.code == 0, shown.err
+    lines = [" ".join(line.split()) for line in shown.out.splitlines()]
+    assert lines == [
+        "req_1f /api/chat tiny:latest ended (stop)",
+        "prompt: 6,100 tokens, 4,096 from the cache (67%), 2,004 computed",
+        'parts from req_2e at token 4,101 of 6,100, behind "it\'s 12:0":',
+        "here '5' (token 20) then ' on\\x1b[31m Monday'",
+        "there '4' (token 19) then ?",
+    ]
+    assert emberd_cli("explain", "chatcmpl-1f", "--json").json == told
+    for changed, words in [
+        ({"outcome": "new", "nearest": None}, "no prompt that is remembered begins with"),
+        ({"outcome": "off", "nearest": None}, "takes no part in the prefix cache"),
+        ({"outcome": "withheld", "nearest": None}, "keys with the scope manage"),
+        ({"outcome": "longer", "difference": None}, "goes along with req_2e for 4,101 tokens"),
+        ({"outcome": "known", "difference": None}, "req_2e begins with the whole of it"),
+        ({"outcome": "pending", "nearest": None}, "it has no first token"),
+        ({"gone_tokens": 64}, "64 more had been kept"),
+    ]:
+        one = told | {"prompts": [prompt | changed, prompt | {"sequence": 1}]}
+        scripted_daemon.gets["/api/requests/chatcmpl-1f"] = one
+        shown = emberd_cli("explain", "chatcmpl-1f")
+        assert words in shown.out and "prompt 1: 6,100 tokens" in shown.out

@@ -25,6 +25,14 @@ def cached(answer: dict[str, Any]) -> int:
     return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
+def explained(daemon: Daemon, answer: dict[str, Any]) -> dict[str, Any]:
+    """What is told of its prompt's way through the cache."""
+    found = daemon.http.get(f"/api/requests/{answer['id']}").json()
+    (prompt,) = found["prompts"]
+    assert prompt["cached_tokens"] == cached(answer)
+    return dict(prompt)
+
+
 def check_alike(warm: dict[str, Any], cold: dict[str, Any]) -> None:
     one, other = warm["choices"][0], cold["choices"][0]
     assert (one["text"], one["finish_reason"]) == (other["text"], other["finish_reason"])
@@ -54,12 +62,19 @@ def test_k15_a_prompt_sent_again_gives_the_same_answer(
 @pytest.mark.parametrize("shared", [BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
 def test_k15_shared_beginnings(daemon: Daemon, rng: np.random.Generator, shared: int) -> None:
     beginning = rng.integers(0, 200, shared).tolist()
-    complete(daemon, beginning + rng.integers(0, 100, 30).tolist())
+    other = beginning + rng.integers(0, 100, 30).tolist()
+    first = complete(daemon, other)
     prompt = beginning + rng.integers(100, 200, 30).tolist()
     cold = complete(daemon, prompt, cache_prompt=False)
     warm = complete(daemon, prompt)
     assert cached(warm) == shared // BLOCK * BLOCK
     check_alike(warm, cold)
+    assert explained(daemon, cold)["outcome"] == "off"
+    told = explained(daemon, warm)
+    assert told["nearest"]["request"].endswith(first["id"].rpartition("-")[2])
+    difference = told["difference"]
+    assert (difference["position"], difference["token"]["id"]) == (shared, prompt[shared])
+    assert difference["nearest_token"]["id"] == other[shared]
     whole = complete(daemon, prompt[: 2 * BLOCK])  # a prompt that is known to its end
     check_alike(whole, complete(daemon, prompt[: 2 * BLOCK], cache_prompt=False))
     assert cached(whole) == BLOCK

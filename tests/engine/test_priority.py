@@ -7,6 +7,7 @@ import pytest
 
 from emberd.engine import Engine
 from emberd.engine.blocks import BlockManager
+from emberd.engine.prefix import BlockKeys
 from emberd.engine.priority import AGING_SECONDS, Standing
 from emberd.engine.scheduler import Scheduler, split_budget
 from emberd.engine.sequence import Row, Sequence
@@ -146,8 +147,6 @@ def test_a_prompt_that_a_better_one_waits_for_is_computed_at_its_rank() -> None:
     add(scheduler, "x", 160, NORMAL, first=500)
     for one in shared:
         one.keys = None
-    from emberd.engine.prefix import BlockKeys
-
     shared[0].keys = BlockKeys(shared[0].token_ids, 4, "")
     scheduler.schedule()
     assert names(scheduler.running) == "xa"
@@ -156,6 +155,64 @@ def test_a_prompt_that_a_better_one_waits_for_is_computed_at_its_rank() -> None:
     scheduler.schedule()
     assert names(scheduler.running) == "ax" and names(scheduler.waiting) == "b"
     assert scheduler.schedule()[0].sequence.request_id == "a"
+
+
+def keyed(scheduler: Scheduler, *args: object, **kwargs: object) -> Sequence:
+    """One that takes part in the prefix cache."""
+    sequence = add(scheduler, *args, **kwargs)
+    sequence.keys = BlockKeys(sequence.token_ids, 4, "")
+    return sequence
+
+
+@pytest.mark.parametrize("places", [2, 8])
+def test_a_lent_rank_is_lost_when_the_shared_part_is_done(places: int) -> None:
+    """Also where there is no place for the one that waits."""
+    clock = Clock()
+    scheduler = make(clock, num_blocks=200, max_batch_tokens=16, max_sequences=places)
+    batch = keyed(scheduler, "a", 160, BATCH)
+    add(scheduler, "x", 400, NORMAL, first=500)
+    answer(scheduler.schedule())
+    assert names(scheduler.running) == "xa"
+    better = keyed(scheduler, "b", 40, INTERACTIVE)  # the first 40 tokens of a
+    while better in scheduler.waiting and names(scheduler.running) != "xa":
+        answer(scheduler.schedule())
+    ranks = []
+    while better in scheduler.waiting:
+        answer(scheduler.schedule())
+        ranks.append(names(scheduler.running))
+        assert len(ranks) < 20
+    assert ranks[0] == "ax" and batch.standing.rank == (BATCH, 0)
+    expected = "bx" if places == 2 else "bxa"
+    assert names(scheduler.running) == expected and batch.num_computed_tokens < 60
+    clock.now = AGING_SECONDS * 1.1
+    scheduler.schedule()
+    assert batch.standing.rank >= (NORMAL, 0), "it ages from its own class"
+
+
+@pytest.mark.parametrize("how", ["the one that waits goes", "it is preempted", "it ends"])
+def test_a_lent_rank_is_lost_with_either(how: str) -> None:
+    scheduler = make(Clock(), num_blocks=200, max_batch_tokens=16)
+    batch = keyed(scheduler, "a", 160, BATCH)
+    add(scheduler, "x", 400, NORMAL, first=500)
+    better = keyed(scheduler, "b", 160, INTERACTIVE)
+    other = keyed(scheduler, "c", 160, NORMAL)
+    scheduler.remove(better), scheduler.remove(other)
+    answer(scheduler.schedule())
+    scheduler.add(better), scheduler.add(other)
+    answer(scheduler.schedule())
+    assert names(scheduler.running) == "ax" and batch.standing.rank == better.standing.rank
+    if how == "it ends":
+        scheduler.remove(batch)
+        answer(scheduler.schedule())
+        assert names(scheduler.running) == "bx"
+    elif how == "it is preempted":
+        scheduler.preempt(batch)
+        assert batch.standing.rank[0] == BATCH and names(scheduler.waiting) == "bca"
+    else:
+        scheduler.remove(better)
+        answer(scheduler.schedule())
+        assert names(scheduler.running) == "xa"
+        assert batch.standing.rank == other.standing.rank, "the next one that waits lends its own"
 
 
 def test_better_classes_read_their_prompts_first(rng: np.random.Generator) -> None:

@@ -28,7 +28,12 @@ ROUTES = {
     if isinstance(route, APIRoute) and route.include_in_schema
     for method in route.methods
 }
-NEEDS_OTHERS = {"POST /api/pull", "DELETE /api/requests/{id}", "POST /api/batch/preempt"}
+NEEDS_OTHERS = {
+    "POST /api/pull",
+    "GET /api/requests/{id}",
+    "DELETE /api/requests/{id}",
+    "POST /api/batch/preempt",
+}
 
 
 @pytest.fixture

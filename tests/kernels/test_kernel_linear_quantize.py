@@ -90,18 +90,33 @@ def test_rms_norm_quantize_of_chosen_rows(
     _check(device, out, reference.rms_norm(x[indices], weight, 1e-5))
 
 
+@pytest.mark.parametrize("width", [32, 2080, 4096, 8224])
 def test_rms_norm_quantize_by_subgroups(
-    device: Device, rng: np.random.Generator, group: int
+    device: Device, rng: np.random.Generator, group: int, width: int
 ) -> None:
+    """One quad of a row to a lane, several, and more than a lane holds, which the other kernel takes."""
     kernels = Kernels(with_subgroups(device))
-    x = rng.standard_normal((ROWS, 2080), np.float32)
-    weight = rng.standard_normal(2080, np.float32)
-    out = _poisoned(device, ROWS, 2080, group)
+    x = rng.standard_normal((ROWS + 1, width), np.float32) * 3
+    x[2, -32:] = 0
+    weight = rng.standard_normal(width, np.float32)
+    indices = np.array([3, 0, 2], np.int32) if width == 2080 else None
+    out = _poisoned(device, ROWS, width, group)
     step = linear.rms_norm_quantize(
-        kernels, device.upload(x), device.upload(weight), out, rows=ROWS, width=2080, eps=1e-5
+        kernels,
+        device.upload(x),
+        device.upload(weight),
+        out,
+        None if indices is None else device.upload(indices),
+        rows=ROWS,
+        width=width,
+        eps=1e-5,
     )
+    quads, subgroup = width // 4, kernels.device.subgroup_size or 0
+    assert (step.kernel.key.name == "rms_norm_quantize") == (quads > 2048 or subgroup % 8 != 0)
     run_once(device, [step])
-    _check(device, out, reference.rms_norm(x, weight, 1e-5))
+    _check(
+        device, out, reference.rms_norm(x[:ROWS] if indices is None else x[indices], weight, 1e-5)
+    )
 
 
 @pytest.mark.parametrize("width", WIDTHS)

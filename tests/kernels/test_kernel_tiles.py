@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType as GGMLType
 from emberd.runtime.device import Device
 from emberd.runtime.kernel import Kernels
 from emberd.runtime.linear import candidates, default_table
-from emberd.runtime.matmul import MATMUL_TILES, MatmulTable
+from emberd.runtime.matmul import MATMUL_TILES, MatmulTable, matmul_tiles
 from emberd.runtime.matvec import MatvecTile, matvec_tiles
 from emberd.runtime.products import Form, Product
 from emberd.runtime.weights import upload_matrix
@@ -100,9 +100,7 @@ def test_every_matmul_tile_of_every_type(
     device: Device, kernels: Kernels, rng: np.random.Generator, type_: GGMLType
 ) -> None:
     _needs_gpu(device)
-    for _, tile in MATMUL_TILES:
-        if not tile.fits(device):
-            continue
+    for tile in matmul_tiles(device, "matmul"):
         raw, floats = random_weights(rng, tile.rows + 6, type_)
         weight = upload_matrix(device, [(raw, type_)])
         table = replace(NARROW, matmul=MatmulTable(((1, tile),)))
@@ -126,13 +124,18 @@ def test_the_tuner_picks_among_the_tested_tiles_only(device: Device, kind: str) 
     for form in FORMS:
         picked = candidates(kind_of_device, Product(form, "Q4_K", 1 << 16, 4096, 8))
         assert picked == matvec_tiles(kind_of_device, form)
-    tested = {tile for _, tile in MATMUL_TILES}
-    assert {*candidates(kind_of_device, Product("matmul", "Q4_K", 4096, 4096, 512))} <= tested
+    tested = {form: {*matmul_tiles(kind_of_device, form)} for form in ("matmul", "gate_up")}
+    assert {*candidates(kind_of_device, Product("matmul", "Q4_K", 4096, 4096, 512))} <= tested[
+        "matmul"
+    ]
+    joint = {*candidates(kind_of_device, Product("gate_up", "Q4_K", 4096, 4096, 512))}
+    assert joint <= tested["gate_up"] | {*matvec_tiles(kind_of_device, "gate_up")}
     rules = default_table(kind_of_device)
     assert {tile for _, _, tile in rules.matvec.rows} <= {*matvec_tiles(kind_of_device, "rows")}
     assert {tile for _, _, tile in rules.matvec.output} <= {*matvec_tiles(kind_of_device, "output")}
     assert {tile for _, tile in rules.matvec.gate_up} <= {*matvec_tiles(kind_of_device, "gate_up")}
-    assert {tile for _, tile in rules.matmul.tiles} <= tested
+    assert {tile for _, tile in rules.matmul.tiles} <= tested["matmul"]
+    assert {tile for _, tile in rules.matmul.gate_up} <= tested["gate_up"]
 
 
 @by_kind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,29 @@ def test_right_kernels_are_checked_once(
     assert {c.kernel for c in found.wrong} >= {"rope_kv_write q", "rope_kv_write k"}
     assert "rope_kv_write q (F32)" in str(found) and "are wrong" in str(found)
     assert check(opened, path, tmp_path).wrong  # what is wrong is not kept
+
+
+@pytest.mark.slow
+def test_gate_and_up_in_tiles_stand_alone_where_they_are_wrong_together(
+    opened: Device,
+    tmp_path: Path,
+    broken_shaders: Path,
+    only_products: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a device that takes tiles for many tokens."""
+    monkeypatch.setattr(uses, "_numbers_of_tokens", lambda _: [20])
+    monkeypatch.setattr(
+        loading,
+        "model_uses",
+        lambda *given: [use for use in uses.model_uses(*given) if use.fusing == "gate_up"],
+    )
+    opened.info, opened.subgroup_size = replace(opened.info, kind="DiscreteGPU"), None
+    path = random_model(tmp_path / "m.gguf", quant="Q8_0", layers=1)
+    break_it(broken_shaders, ("include/tile_gate_up.wgsl", "gated(sums.y, sums.w)", "sums.y"))
+    found = check(opened, path)
+    assert not found.wrong and found.left_out == ("fused",), found
+    assert {check.kernel for check in found.replaced} == {"matmul gate up"}
 
 
 @pytest.mark.slow
@@ -328,7 +352,8 @@ def test_features_of_a_kernel() -> None:
         "Q4_K",
     }
     assert features("matvec", weight="q8_0", finish="finish_residual") == {"matvec", "fused"}
-    assert features("matmul", weight="f16") == {"matmul"}
+    assert features("matmul", weight="f16", finish="tile_rows") == {"matmul"}
+    assert features("matmul", weight="q8_0", finish="tile_gate_up") == {"matmul", "fused"}
     assert features("rms_norm", reduce="reduce_subgroup") == {"subgroups"}
     assert features("attention_decode_subgroups") == {"subgroups"}
     assert features_of(KernelKey("rms_norm", params=(1,))) == {"baked"}

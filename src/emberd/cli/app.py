@@ -17,6 +17,7 @@ from .bench import bench
 from .cancel import cancel
 from .chat import run
 from .devices import devices
+from .explain import explain
 from .fit import fit
 from .library import cp, create, pull, rm
 from .models import list_models, ps, show, stop
@@ -91,6 +92,12 @@ app.command(
 app.command(epilog=_examples("emberd stop smollm2"))(stop)
 app.command(epilog=_examples("emberd batch", "emberd batch --once", "emberd batch --json"))(batch)
 app.command(epilog=_examples("emberd cancel req_e7759df91516bd3694326405"))(cancel)
+app.command(
+    epilog=_examples(
+        "emberd explain req_e7759df91516bd3694326405",
+        "emberd explain chatcmpl-e7759df91516bd3694326405 --json",
+    )
+)(explain)
 app.command(epilog=_examples("emberd create mario -f ./Modelfile"))(create)
 app.command(epilog=_examples("emberd cp smollm2 my-model"))(cp)
 app.command(epilog=_examples("emberd rm my-model"))(rm)

@@ -62,7 +62,7 @@ class Engine:
         self._tiers = tiers
         if tiers is not None:
             tiers.attach(self._blocks)
-        self._steps = StepLog()
+        self._steps = StepLog(clock)
         self._pace = None
         if prompt_share < 1:
             least = 2 if runner.info().device_kind == "cpu" else GPU_LEAST

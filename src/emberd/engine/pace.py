@@ -1,6 +1,8 @@
 """How many prompt tokens a step takes beside replies, so that the gaps between their tokens stay small.
 
-It learns from how long steps take, since that depends on device, model and contexts. Knows no sequences.
+What is read within a moment is read at once: the places of replies that have ended are soon taken again. A long
+prompt is read in pieces. It learns from how long steps take, since that depends on device, model and contexts. Knows
+no sequences.
 """
 
 from __future__ import annotations
@@ -18,20 +20,23 @@ GPU_LEAST = 16
 _FALL, _RISE = 0.5, 0.2
 """How fast an estimate follows what is seen: up more slowly, since outliers are long."""
 
-_RETRY = 128
+_RETRY = 512
 """Steps after which it is forgotten how long a size took that was too long, so that it is tried again."""
-
-_BEYOND = 2.0
-"""Where even the smallest step with prompts is too long, larger ones may be so much longer: what makes it long is
-mostly not the tokens, and to run few of them would not help."""
 
 _REFRESH = 64
 """Steps with prompts until one without them shows again how long replies take alone."""
 
+MOMENT = 1.0
+"""Seconds that prompts may take at once, beyond their share, where all of them are read by that. Replies that run
+without prompts save them up again."""
+
+LONGEST_GAP = 0.15
+"""Seconds of a step in such a moment."""
+
 
 class Pace:
-    """Prompts get at most `prompt_share` of the time while replies run; more where more prompts want it than
-    replies run beside them.
+    """Prompts get at most `prompt_share` of the time while replies run, but for moments; more where more prompts want
+    it than replies run beside them.
 
     Sizes of a step are powers of two of tokens, from `least` on: a GPU's plans come in those, and so few
     have to be known.
@@ -44,46 +49,82 @@ class Pace:
         self._least = least
         self._alone: dict[int, float] = {}  # seconds by replies
         self._mixed: dict[tuple[int, int], float] = {}  # by replies and tokens
+        self._prompts: dict[int, float] = {}  # without replies, by tokens
+        self._saved = MOMENT  # seconds that prompts may take beyond their share
+        self._rested = 0.0  # seconds of their share, since they had a step
         self._seen: set[tuple[int, int]] = set()
         self._refused: dict[tuple[int, int], int] = {}
         self._unrefreshed = 0
 
     def note(self, mix: Mix) -> None:
         """A step is done. The first of its size is not believed: what it needs was made in it."""
-        if mix.num_replies == 0:
-            return
-        replies = _power(mix.num_replies)
+        replies = _power(mix.num_replies) if mix.num_replies else 0
         size = _power(mix.num_replies + mix.num_prompt_tokens) if mix.num_prompt_tokens else 0
         key = replies, size
         if key not in self._seen:
             self._seen.add(key)
+        elif not replies:
+            self._prompts[size] = _followed(self._prompts.get(size), mix.seconds)
         elif size:
             self._mixed[key] = _followed(self._mixed.get(key), mix.seconds)
         else:
-            self._alone[replies] = _followed(self._alone.get(replies), mix.seconds)
+            alone = self._alone[replies] = _followed(self._alone.get(replies), mix.seconds)
+            self._saved = min(MOMENT, self._saved + alone * self._ratio)
+            self._rested += alone * self._ratio
             self._unrefreshed = 0
 
-    def budget(self, num_replies: int, prompts_per_reply: float) -> int:
-        """Prompt tokens for the next step, which has `num_replies` tokens of replies, one or more."""
-        if math.isinf(self._ratio):
-            return self._max_tokens
-        replies = _power(num_replies)
-        alone = self._alone.get(replies)
+    def budget(
+        self, num_replies: int, prompts_per_reply: float, num_waiting: int, longest: int
+    ) -> int:
+        """Prompt tokens for the next step, which has `num_replies` tokens of replies, one or more; `num_waiting` of
+        prompts are left to be run, `longest` has the longest of them in all. `prompts_per_reply` is 0 for prompts of
+        a worse class: there are no moments for them. What is given is taken to be used."""
+        most = self._max_tokens - num_replies
+        if math.isinf(self._ratio) or most <= 0:
+            return max(0, most)
+        alone = self._alone.get(_power(num_replies))
         if alone is None or self._unrefreshed >= _REFRESH:
             return 0
         self._unrefreshed += 1
         allowed = alone * (1 + self._ratio * max(1.0, prompts_per_reply))
-        size = max(self._least, _power(num_replies + 1))
-        smallest = self._mixed.get((replies, size), 0.0)
-        bold = smallest > allowed
-        if bold:
-            allowed = smallest * _BEYOND
+        paced = self._largest(num_replies, allowed)
+        tokens = min(most, paced - num_replies) if paced else 0
+        if tokens < min(most, num_waiting):
+            size = self._largest(num_replies, max(allowed, LONGEST_GAP))
+            size = min(size or self._smallest(num_replies), _power(num_replies + num_waiting))
+            larger = min(most, size - num_replies)
+            cost = max(0.0, self._expected(num_replies, size) - allowed)
+            moment = prompts_per_reply > 0 and self._is_moment(
+                cost, cost / larger, num_waiting, longest
+            )
+            if moment:
+                self._saved -= cost
+                tokens = larger
+            elif not paced and cost <= self._rested:
+                tokens = larger
+        if tokens:
+            self._rested = 0.0
+        return tokens
+
+    def _is_moment(self, cost: float, per_token: float, num_waiting: int, longest: int) -> bool:
+        """Whether what waits is read by what is saved. Of a long prompt the last part is no moment either."""
+        return max(cost, per_token * num_waiting) <= self._saved and per_token * longest <= MOMENT
+
+    def _smallest(self, num_replies: int) -> int:
+        return max(self._least, _power(num_replies + 1))
+
+    def _largest(self, num_replies: int, allowed: float) -> int:
+        """Tokens of the largest step that takes no longer than `allowed` seconds; 0 where the smallest takes longer."""
+        replies, size = _power(num_replies), self._smallest(num_replies)
+        if self._mixed.get((replies, size), 0.0) > allowed:
+            self._refuse((replies, size))
+            return 0
         while size < self._max_tokens:
-            if self._expected(num_replies, size * 2, bold) > allowed:
+            if self._expected(num_replies, size * 2) > allowed:
                 self._refuse((replies, size * 2))
                 break
             size *= 2
-        return min(size, self._max_tokens) - num_replies
+        return size
 
     def _refuse(self, key: tuple[int, int]) -> None:
         self._refused[key] = self._refused.get(key, 0) + 1
@@ -91,18 +132,20 @@ class Pace:
             self._refused[key] = 0
             self._mixed.pop(key, None)
 
-    def _expected(self, num_replies: int, size: int, bold: bool) -> float:
-        """Seconds of a step. Where it is not known: as if each prompt token took what it does at half the size; to the
-        bold, as if more of them took no longer."""
+    def _expected(self, num_replies: int, size: int) -> float:
+        """Seconds of a step. Where it is not known: as long as replies and prompts take by themselves, or as if each
+        prompt token took what it does at half the size."""
         replies = _power(num_replies)
         known = self._mixed.get((replies, size))
         if known is not None:
             return known
+        alone, prompts = self._alone[replies], self._prompts.get(size)
+        if prompts is not None:
+            return alone + prompts
         half = self._mixed.get((replies, size // 2))
-        if half is None or bold:
-            return math.inf if half is None else half
+        if half is None:
+            return math.inf
         growth = (size - num_replies) / (size // 2 - num_replies)
-        alone = self._alone[replies]
         return alone + max(0.0, half - alone) * growth
 
 

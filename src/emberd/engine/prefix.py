@@ -18,26 +18,39 @@ from emberd.inspection import PrefixShape
 Key = bytes
 
 
+def block_key(before: Key, tokens: bytes) -> Key:
+    """Of a full block, by the key of the block before it, or that of its salt, and its tokens (see BlockKeys)."""
+    return hashlib.blake2b(before + tokens, digest_size=16).digest()
+
+
 class BlockKeys:
     """The keys of a sequence's full blocks, made when they are asked for. `token_ids` is its live list."""
 
-    __slots__ = ("_block_size", "_keys", "_root", "_token_ids")
+    __slots__ = ("_keys", "_root", "_token_ids", "block_size")
 
     def __init__(self, token_ids: list[int], block_size: int, salt: str) -> None:
-        self._token_ids, self._block_size = token_ids, block_size
+        self._token_ids, self.block_size = token_ids, block_size
         self._root = hashlib.blake2b(salt.encode(), digest_size=16).digest()
         self._keys: list[Key] = []
 
     def first(self, count: int) -> list[Key]:
         """Those of the first `count` blocks, whose tokens are all known."""
-        assert count * self._block_size <= len(self._token_ids)
+        assert count * self.block_size <= len(self._token_ids)
         for place in range(len(self._keys), count):
-            start = place * self._block_size
-            tokens = array("i", self._token_ids[start : start + self._block_size])
             before = self._keys[-1] if self._keys else self._root
-            digest = hashlib.blake2b(before + tokens.tobytes(), digest_size=16)
-            self._keys.append(digest.digest())
+            self._keys.append(block_key(before, self.tokens(place)))
         return self._keys[:count]
+
+    def before(self, place: int) -> Key:
+        """The key of the block before `place`; before the first stands the salt's."""
+        if place > len(self._keys):
+            self.first(place)
+        return self._keys[place - 1] if place else self._root
+
+    def tokens(self, place: int) -> bytes:
+        """The known tokens of the block at `place`, as int32; fewer than a block's at the sequence's end."""
+        start = place * self.block_size
+        return array("i", self._token_ids[start : start + self.block_size]).tobytes()
 
 
 class Published(NamedTuple):

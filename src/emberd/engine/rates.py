@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from statistics import median
 
 _KEPT = 15
@@ -34,16 +35,17 @@ class Rate:
 class StepClock:
     """How long steps take that overlap: from the end of the one before, or from the start where the device was idle."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._started: deque[float] = deque()
         self._ended = 0.0
 
     def submit(self) -> None:
-        self._started.append(time.perf_counter())
+        self._started.append(self._clock())
 
     def collect(self) -> float:
         """Seconds of the oldest step, which has just ended."""
-        began, self._ended = max(self._started.popleft(), self._ended), time.perf_counter()
+        began, self._ended = max(self._started.popleft(), self._ended), self._clock()
         return self._ended - began
 
 

@@ -13,11 +13,15 @@ from itertools import count, islice
 from .blocks import BlockManager
 from .drafts import with_drafts
 from .pace import Pace
+from .paths import Paths
 from .prefix import Key
 from .priority import AGING_CHECKS, AGING_SECONDS, Rank, Standing
 from .sequence import Row, Sequence
 from .steps import Mix
 from .tiers import Tiers
+
+_RECORDS = 2
+"""How many records of prefixes are kept for each block (see paths.py)."""
 
 RESERVE_BLOCKS = 2
 """Blocks kept back for each running sequence at admission, so that it can grow before it is in need."""
@@ -44,8 +48,12 @@ class Scheduler:
         self._pace = pace
         self.mix = Mix(0, 0)  # of the step that was scheduled last
         self.blocks, self._tiers = blocks, tiers
+        self._paths = Paths(blocks.prefixes, _RECORDS * blocks.num_blocks)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
+        self._waiter_of: dict[
+            Sequence, Sequence
+        ] = {}  # of running ones that stand no worse than it
         self._clock = clock
         self._arrivals = count()
         self._now = self._next_aging = 0.0
@@ -61,6 +69,9 @@ class Scheduler:
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence that ended. Its blocks and place are free at once: steps in flight run
         before any later step that could reuse them."""
+        for computer, waiter in list(self._waiter_of.items()):
+            if sequence in (computer, waiter):
+                self._stand_alone(computer)
         if sequence.index is None:
             self.waiting.remove(sequence)
             if self._tiers is not None:
@@ -68,6 +79,9 @@ class Scheduler:
         else:
             self.running.remove(sequence)
             self._publish(sequence)
+            if sequence.keys is not None:
+                place = sequence.num_published_blocks
+                self._paths.note_rest(sequence.keys, place, sequence.request_id)
             self._release(sequence)
 
     def schedule(self) -> list[Row]:
@@ -75,6 +89,7 @@ class Scheduler:
         for sequence in self.running:
             self._publish(sequence)
             self._free_behind(sequence)
+        self._follow_no_longer()
         self._age()
         self._displace()
         rows = self._decode_rows()
@@ -104,7 +119,10 @@ class Scheduler:
             self.waiting, best, key=_class
         )
         num_replies = sum(_rank(row.sequence)[0] == best for row in rows)
-        return min(most, max(better, self._pace.budget(num_decode, num_prompts / num_replies)))
+        num_waiting = sum(one.num_uncomputed_tokens for one in prefilling)
+        longest = max(one.num_tokens - (one.num_cached_tokens or 0) for one in prefilling)
+        budget = self._pace.budget(num_decode, num_prompts / num_replies, num_waiting, longest)
+        return min(most, max(better, budget))
 
     def _age(self) -> None:
         """Let those who get nothing stand better in time."""
@@ -126,7 +144,8 @@ class Scheduler:
             return
         others = [one for one in self.running if not _yields(one, first)]
         prefix = self._find_prefix(first)
-        if self._computer_of(first, len(prefix)) is not None:
+        if (computer := self._computer_of(first, len(prefix))) is not None:
+            self._follow(computer, first)
             return
         if self._find_below(first, len(prefix)) is None:
             return
@@ -139,6 +158,7 @@ class Scheduler:
 
     def preempt(self, victim: Sequence) -> Sequence:
         """Put a running sequence back to those that wait; its blocks are free at once, as in `remove`."""
+        self._stand_alone(victim)
         self.running.remove(victim)
         self._publish(victim)
         self._release(victim)
@@ -173,8 +193,7 @@ class Scheduler:
                 return  # preempted with a step in flight; its history is known once that is collected
             prefix = self._find_prefix(sequence)
             if (computer := self._computer_of(sequence, len(prefix))) is not None:
-                if computer.standing.follow(sequence.standing):
-                    self.running.sort(key=_rank)
+                self._follow(computer, sequence)
                 continue
             below = self._find_below(sequence, len(prefix))
             if below is None:
@@ -185,6 +204,10 @@ class Scheduler:
             self.blocks.adopt(sequence.block_table, prefix)
             self.blocks.grow(sequence.block_table, sequence.num_tokens)
             num_reused = len(prefix) + len(below)
+            if sequence.keys is not None and sequence.num_cached_tokens is None:
+                sequence.finding = self._paths.finding(
+                    sequence.keys, sequence.num_prompt_tokens, num_reused
+                )
             if self._tiers is not None:
                 self._tiers.promote(sequence, below, sequence.block_table[len(prefix) : num_reused])
             sequence.start(self._free_indices.pop(), num_reused, self.blocks.block_size)
@@ -217,6 +240,8 @@ class Scheduler:
             before = keys[place - 1] if place else None
             if self.blocks.publish(sequence.block_table, place, keys[place], before):
                 sequence.num_told_blocks = min(sequence.num_told_blocks, place)
+            else:
+                self._paths.note(sequence.keys, place, sequence.request_id)
         sequence.num_published_blocks = num_full
 
     def _free_behind(self, sequence: Sequence) -> None:
@@ -256,6 +281,23 @@ class Scheduler:
             ):
                 return other
         return None
+
+    def _follow(self, computer: Sequence, waiter: Sequence) -> None:
+        """Let a running sequence stand no worse than one that waits for what it computes."""
+        if computer.standing.follow(waiter.standing):
+            self._waiter_of[computer] = waiter
+            self.running.sort(key=_rank)
+
+    def _follow_no_longer(self) -> None:
+        """Take lent ranks back from those that nobody waits for any more."""
+        for computer, waiter in list(self._waiter_of.items()):
+            place = len(self._find_prefix(waiter)) if waiter.index is None else 0
+            if waiter.index is not None or self._computer_of(waiter, place) is not computer:
+                self._stand_alone(computer)
+
+    def _stand_alone(self, computer: Sequence) -> None:
+        if self._waiter_of.pop(computer, None) is not None and computer.standing.stand_alone():
+            self.running.sort(key=_rank)
 
     def _reserve(self, sequence: Sequence) -> int:
         """Blocks that a sequence is soon to ask for. The KV of its last token is never written."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from emberd.inspection import PrefixFinding
 from emberd.protocol import (
     NORMAL,
     EmbedRequest,
@@ -37,6 +38,7 @@ class Sequence:
     __slots__ = (
         "_stop_token_ids",
         "block_table",
+        "finding",
         "finish_reason",
         "index",
         "keys",
@@ -90,6 +92,7 @@ class Sequence:
         self.standing = Standing(self.priority, 0, 0.0)  # the scheduler knows a better one
         self.keys: BlockKeys | None = None  # None: takes no part in the prefix cache
         self.num_cached_tokens: int | None = None  # reused when it first ran
+        self.finding: PrefixFinding | None = None  # of then
         self.num_reused_tokens = (
             0  # since it runs: found in the prefix cache, where its first row starts
         )

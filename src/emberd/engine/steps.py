@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from emberd.inspection import StepTimes
@@ -30,8 +32,8 @@ def _kind(mix: Mix) -> str:
 class StepLog:
     """Steps in the order in which they are submitted, and the last of those that are done."""
 
-    def __init__(self) -> None:
-        self._clock = StepClock()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = StepClock(clock)
         self._in_flight: deque[Mix] = deque()
         self.done: deque[Mix] = deque(maxlen=_KEPT)
         self.num_done = 0

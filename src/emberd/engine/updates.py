@@ -26,6 +26,8 @@ def token_update(
         assert output.logprobs is not None
         (token_id,) = token_ids  # nothing is guessed of such a sequence
         update = replace(update, logprobs=(output.logprobs.told(place, token_id, num_top),))
+    if sequence.num_prompt_tokens + len(token_ids) == len(sequence.token_ids):
+        update = replace(update, finding=sequence.finding)
     if sequence.scores is not None:
         update = replace(update, prompt_logprobs=sequence.scores.take())
     return update

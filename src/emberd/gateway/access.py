@@ -39,7 +39,8 @@ ROUTES: dict[str, tuple[str, ...]] = {
         "POST /detokenize",
         "POST /apply-template",
         "POST /infill",
-        "DELETE /api/requests/*",  # one's own; those of others need `manage`
+        "GET /api/requests/*",  # one's own; those of others need `manage`
+        "DELETE /api/requests/*",  # as well
     ),
     "list": (
         "GET /v1/models",

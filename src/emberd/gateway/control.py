@@ -10,12 +10,14 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from ..errors import BadRequestError, NotFoundError, WorkerDiedError
+from ..errors import BadRequestError, EmberdError, NotFoundError, WorkerDiedError
 from ..inspection import BatchStatus, SequenceStatus, StepTimes
 from ..models.loaded import LoadedModel
 from ..protocol import PRIORITIES
+from ..text.tokenizer import Tokenizer
 from .body import Schema, Text, ignored_header
-from .requests import ActiveRequest, request_id
+from .explain import PromptStory
+from .requests import ActiveRequest, EndedRequest, request_id
 from .routing import caller_of, documented, read_body, service_of
 from .service import Service
 
@@ -39,6 +41,38 @@ async def list_requests(request: Request) -> Response:
     service = service_of(request)
     statuses = await _statuses(service)
     return JSONResponse({"requests": [_told(one, statuses) for one in service.requests]})
+
+
+@router.get("/requests/{id}")
+async def explain_request(request: Request, id: str) -> Response:
+    """One request, also for a while after its end: what its prompts took from the prefix cache, and the token at
+    which each parts from the nearest path there."""
+    service, caller = service_of(request), caller_of(request)
+    found = service.requests.look_up(id, caller)
+    if isinstance(found, ActiveRequest):
+        told = _told(found, await _statuses(service)) | {"ends": None}
+        generation = found.generation
+        stories = () if generation is None else generation.stories
+        tokenizer = None if generation is None else generation.model.tokenizer
+    else:
+        told, stories = found.told, found.stories
+        tokenizer = await _tokenizer_of(service, found) if stories else None
+
+    def sees(story: PromptStory) -> bool:
+        nearest = story.nearest_id
+        return service.requests.sees(caller, nearest and request_of(nearest))
+
+    prompts = [story.told(tokenizer, sees(story)) for story in stories]
+    return JSONResponse(told | {"prompts": prompts})
+
+
+async def _tokenizer_of(service: Service, ended: EndedRequest) -> Tokenizer | None:
+    """None where the model is no longer what it was."""
+    assert ended.stored is not None
+    with contextlib.suppress(EmberdError):
+        if await service.manager.find(ended.stored.name) == ended.stored:
+            return (await service.manager.text(ended.stored.name)).tokenizer
+    return None
 
 
 @router.delete("/requests/{id}")

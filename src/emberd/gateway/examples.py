@@ -72,6 +72,32 @@ EXAMPLES: dict[str, Example] = {
     "GET /api/requests": Example(
         "Requests that start, wait or run (emberd)", {"requests": [_ACTIVE]}
     ),
+    "GET /api/requests/{id}": Example(
+        "One request: what its prompt took from the cache, and where it parts from earlier ones (emberd)",
+        _ACTIVE
+        | {
+            "state": "ended",
+            "ends": ["stop"],
+            "prompts": [
+                {
+                    "sequence": 0,
+                    "prompt_tokens": 6100,
+                    "cached_tokens": 4096,
+                    "gone_tokens": 0,
+                    "outcome": "parted",
+                    "nearest": {"request": "req_89abcdef0123456789abcdef", "tokens": 4101},
+                    "difference": {
+                        "position": 4101,
+                        "before": "... it is 12:0",
+                        "token": {"id": 20, "text": "5"},
+                        "after": " on Monday",
+                        "nearest_token": {"id": 19, "text": "4"},
+                        "nearest_after": " on Monday",
+                    },
+                }
+            ],
+        },
+    ),
     "DELETE /api/requests/{id}": Example(
         "Ends a request (emberd)", {"id": _ACTIVE["id"], "cancelled": True}
     ),

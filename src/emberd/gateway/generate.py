@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..errors import EmberdError, WorkerDiedError
+from ..inspection import PrefixFinding
 from ..models.loaded import LoadedModel
 from ..protocol import GenerateRequest, SamplingParams, SequenceUpdate
 from .events import Event, Finish, Piece, Progress, PromptLogprobs, Reply, Told, merged, pieces
+from .explain import PromptStory
 from .reading import Prompt, Reading
 
 PROGRESS_SECONDS = 0.25
@@ -34,6 +36,7 @@ class _Sequence:
     prompt: Prompt
     completion_ids: list[int] = field(default_factory=list)
     num_cached_tokens: int = 0
+    finding: PrefixFinding | None = None
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
     num_reasoning_tokens: int = 0
@@ -184,6 +187,21 @@ class Generation:
         """The class of its sequences, of PRIORITIES."""
         return self._sequences[0].prompt.priority
 
+    @property
+    def stories(self) -> tuple[PromptStory, ...]:
+        """What was found of its prompts; of those that several sequences share, once."""
+        return tuple(
+            PromptStory.of(
+                one.index,
+                one.prompt.token_ids,
+                one.num_cached_tokens,
+                one.prompt.cache_salt is not None and one.prompt.prompt_logprobs is None,
+                one.finding,
+            )
+            for one in self._sequences
+            if not one.prompt.is_copy
+        )
+
     def prompt_ids(self, index: int) -> tuple[int, ...]:
         return self._sequences[index].prompt.token_ids
 
@@ -291,6 +309,7 @@ class Generation:
         sequence.num_accepted_tokens += update.num_accepted
         if first:
             sequence.num_cached_tokens = max(sequence.num_cached_tokens, update.num_cached_tokens)
+            sequence.finding = sequence.finding or update.finding
 
     def _sequence_ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -15,10 +16,15 @@ from typing import Any
 
 from ..errors import EmberdError, NotFoundError, RequestCancelledError
 from ..inspection import SequenceStatus
+from ..models.store import StoredModel
 from ..protocol import NORMAL, PRIORITIES
+from .explain import PromptStory
 from .generate import Generation
 
 Json = dict[str, Any]
+
+KEPT = 512
+"""Requests that have ended and can still be asked about, the last ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,16 @@ class ActiveRequest:
             "preemptions": sum(one.num_preemptions for one in statuses),
         }
 
+    def record(self) -> EndedRequest:
+        """What is kept of it once it has ended."""
+        generation = self.generation
+        told = self.told(()) | {"state": "ended", "preemptions": None, "ends": []}
+        if generation is None:
+            return EndedRequest(self.caller, told, (), None)
+        told["ends"] = generation.endings
+        told["cached_tokens"] = generation.usage.num_cached_tokens
+        return EndedRequest(self.caller, told, generation.stories, generation.model.stored)
+
     def _state(self, statuses: Collection[SequenceStatus]) -> str:
         """The furthest of its sequences counts."""
         if self.generation is None:
@@ -109,11 +125,22 @@ class ActiveRequest:
         return "ending" if self.generation.usage.num_completion_tokens else "waiting"
 
 
+@dataclass(frozen=True, slots=True)
+class EndedRequest:
+    """A request that has ended: what callers see, and what was found of its prompts."""
+
+    caller: Caller
+    told: Json
+    stories: tuple[PromptStory, ...]
+    stored: StoredModel | None  # whose tokens the stories have
+
+
 class Requests:
-    """All that are active, in order of arrival. One for each application."""
+    """All that are active, in order of arrival, and the last that have ended. One for each application."""
 
     def __init__(self) -> None:
         self._active: dict[str, ActiveRequest] = {}
+        self._ended: OrderedDict[str, EndedRequest] = OrderedDict()
 
     def __iter__(self) -> Iterator[ActiveRequest]:
         return iter(list(self._active.values()))
@@ -124,17 +151,38 @@ class Requests:
         return request
 
     def ended(self, request: ActiveRequest) -> None:
-        self._active.pop(request.caller.request_id, None)
+        if self._active.pop(request.caller.request_id, None) is not None:
+            self._ended[request.caller.request_id] = request.record()
+            if len(self._ended) > KEPT:
+                self._ended.popitem(last=False)
 
     def find(self, id: str, caller: Caller) -> ActiveRequest:
         """By the id of its answer's header, or of its body. Raises NotFoundError, as for those of others that
         the caller may not manage."""
         request = self._active.get(request_id(id))
-        if request is None or not (caller.manages or _same_key(caller, request.caller)):
+        if request is None or not _may_see(caller, request.caller):
             raise NotFoundError(
                 f"no request '{id:.128}' runs or waits here; ids are those of the header x-request-id"
             )
         return request
+
+    def look_up(self, id: str, caller: Caller) -> ActiveRequest | EndedRequest:
+        """As `find`, one that has ended lately too. Raises NotFoundError."""
+        request = self._known(request_id(id))
+        if request is None or not _may_see(caller, request.caller):
+            raise NotFoundError(
+                f"no request '{id:.128}' runs, waits or is among the last {KEPT} that ended here; ids are those of "
+                "the header x-request-id"
+            )
+        return request
+
+    def sees(self, caller: Caller, id: str | None) -> bool:
+        """Whether a caller may see the request of that id; None: one that nobody knows."""
+        request = None if id is None else self._known(id)
+        return caller.manages or (request is not None and _may_see(caller, request.caller))
+
+    def _known(self, id: str) -> ActiveRequest | EndedRequest | None:
+        return self._active.get(id) or self._ended.get(id)
 
     def cancel(self, id: str, caller: Caller) -> ActiveRequest:
         """End a request; its blocks are free at the end of the step at the latest. Raises NotFoundError."""
@@ -153,5 +201,6 @@ def answer_digits(request_id: str) -> str:
     return request_id.rpartition("_")[2]
 
 
-def _same_key(caller: Caller, other: Caller) -> bool:
-    return caller.key is not None and caller.key == other.key
+def _may_see(caller: Caller, other: Caller) -> bool:
+    """Whether it may see and end what the other sent."""
+    return caller.manages or (caller.key is not None and caller.key == other.key)

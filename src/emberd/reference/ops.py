@@ -40,7 +40,7 @@ def embedding(table: F32, ids: I32, scale: float) -> F32:
 
 def rms_norm(x: F32, weight: F32, eps: float) -> F32:
     """x / sqrt(mean(x²) + eps) · weight over the last axis (Zhang & Sennrich 2019)."""
-    mean_square: F32 = np.mean(np.square(x), axis=-1, keepdims=True)
+    mean_square = np.einsum("...d,...d->...", x, x)[..., None] / np.float32(x.shape[-1])
     inverse: F32 = 1.0 / np.sqrt(mean_square + np.float32(eps))
     return x * inverse * weight
 
@@ -210,7 +210,7 @@ def _gather(cache: KVArray, blocks: I32, block_size: int) -> F32:
     """The slots of `blocks` in order; a view where the blocks happen to be consecutive."""
     if isinstance(cache, Q8Array):
         return cache[(blocks[:, None] * block_size + np.arange(block_size)).reshape(-1)]
-    if bool(np.all(np.diff(blocks) == 1)):
+    if bool((blocks[1:] - blocks[:-1] == 1).all()):
         first = int(blocks[0]) * block_size
         return cache[first : first + len(blocks) * block_size]
     paged = cache.reshape(-1, block_size, *cache.shape[1:])

@@ -137,15 +137,15 @@ def attention_part(
     """Self-attention of one layer: x (T, hidden) -> (T, hidden)."""
     qkv = _biased(matmul(x, layer.qkv), layer.qkv_bias)
     heads = qkv.reshape(len(x), -1, spec.head_dim)  # (T, H + 2 KVH, hd)
-    q = heads[:, : spec.num_heads]
-    k = heads[:, spec.num_heads : spec.num_heads + spec.num_kv_heads]
-    v = heads[:, spec.num_heads + spec.num_kv_heads :]
-
-    q = _head_norm(spec, q, layer.q_norm)
-    k = _head_norm(spec, k, layer.k_norm)
+    num_rotated = spec.num_heads + spec.num_kv_heads
+    qk, v = heads[:, :num_rotated], heads[:, num_rotated:]
+    if layer.q_norm is not None or layer.k_norm is not None:
+        q = _head_norm(spec, qk[:, : spec.num_heads], layer.q_norm)
+        k = _head_norm(spec, qk[:, spec.num_heads :], layer.k_norm)
+        qk = np.concatenate([q, k], axis=1)
     cos, sin = table
-    q = rope(q, positions, cos, sin, spec.rope_pairing)
-    k = rope(k, positions, cos, sin, spec.rope_pairing)
+    qk = rope(qk, positions, cos, sin, spec.rope_pairing)
+    q, k = qk[:, : spec.num_heads], qk[:, spec.num_heads :]
     if spec.temperature is not None:
         q *= spec.temperature.factors(positions)[:, None, None]
 

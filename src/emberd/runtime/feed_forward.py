@@ -12,7 +12,6 @@ from . import linear, ops
 from .device import Tensor
 from .experts import add_experts, expert_matvec, group_experts, top_experts
 from .kernel import Dispatch
-from .matvec import can_fuse_gate_up, gate_up_quantize
 from .model import LayerWeights, Projection, SharedExpert
 from .projection import Input, Projector
 from .scratch import Scratch, first_rows
@@ -41,9 +40,9 @@ class FeedForward:
         quantize = layer.down.matrices[0].is_quantized
         whole = quantize and len(layer.gate_up.matrices) == 1
         joint = whole and self.spec.gated and not layer.gate_up.is_biased
-        if joint and can_fuse_gate_up(projector.table.matvec, matrix, rows):
+        if joint and linear.can_fuse_gate_up(projector.table, matrix, rows):
             steps.append(
-                gate_up_quantize(
+                linear.gate_up_quantize(
                     projector.kernels,
                     matrix,
                     normed.q8,
@@ -51,7 +50,7 @@ class FeedForward:
                     rows=rows,
                     count=count,
                     activation=self.spec.activation,
-                    table=projector.table.matvec,
+                    table=projector.table,
                 )
             )
             return out

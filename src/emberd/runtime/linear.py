@@ -1,4 +1,4 @@
-"""Ops around weight matrices: quantizing activations, matrix products, embedding rows.
+"""Ops around weight matrices: matrix products, embedding rows, and the rounding of activations ahead of them.
 
 Each op checks shapes and returns the dispatches of its kernels. Which kernel and tile serves a product is
 read from one LinearTable. Knows tensors and weight types; no layer, no model.
@@ -12,20 +12,32 @@ from dataclasses import dataclass, replace
 from ..gguf.model import Activation
 from .activations import QUANT_RUN as QUANT_RUN
 from .activations import QuantizedActivations as QuantizedActivations
-from .activations import activation_include
 from .activations import activations as activations
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
-from .matmul import MATMUL_TILES, MatmulTable, MatmulTile, default_matmul_table, tiled_matmul
+from .matmul import (
+    MatmulTable,
+    MatmulTile,
+    can_tile_gate_up,
+    default_matmul_table,
+    matmul_tiles,
+    tiled_gate_up,
+    tiled_matmul,
+)
 from .matvec import MatvecTable, MatvecTile, default_matvec_table, matvec, matvec_tiles
+from .matvec import can_fuse_gate_up as matvec_can_fuse_gate_up
+from .matvec import gate_up_quantize as matvec_gate_up
 from .products import Form, Product
+from .rounding import quantize_q8 as quantize_q8
+from .rounding import rms_norm_quantize as rms_norm_quantize
+from .rounding import silu_mul_quantize as silu_mul_quantize
 from .weights import FLOAT_TYPES as FLOAT_TYPES
 from .weights import WeightMatrix
 
 Tile = MatvecTile | MatmulTile
 
-_RUN_LANES = 64
-"""Lanes a workgroup of the kernels whose lanes take one run or one unit each."""
+_UNIT_LANES = 64
+"""Lanes a workgroup of the kernels whose lanes take one unit each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +55,12 @@ class LinearTable:
         """Products that have a measured tile."""
         return len(self.matvec.tuned) + len(self.matmul.tuned)
 
+    def tile_for(self, form: Form, weight: WeightMatrix, tokens: int) -> Tile:
+        """The tile for a product of this form."""
+        if form in ("rows", "output") or (form == "gate_up" and tokens <= self.matvec.tokens):
+            return self.matvec.tile_for(form, weight, tokens)
+        return self.matmul.tile_for(weight, tokens, "gate_up" if form == "gate_up" else "matmul")
+
     def with_tiles(self, tiles: Mapping[Product, Tile]) -> LinearTable:
         """The same rules with these measured tiles in front of them."""
         matvec = {name: tile for name, tile in tiles.items() if isinstance(tile, MatvecTile)}
@@ -57,9 +75,13 @@ def default_table(device: Device) -> LinearTable:
 
 def candidates(device: Device, product: Product) -> tuple[Tile, ...]:
     """The tiles that may serve a product on this device, all covered by tests: what a tuner picks from."""
-    if product.form == "matmul":
-        tiles = [tile for _, tile in MATMUL_TILES if tile.fits(device)]
-        return tuple(tile for tile in tiles if tile.tokens < 2 * product.tokens)
+    tiled = product.tokens > default_matvec_table(device).tokens
+    if product.form == "matmul" or (product.form == "gate_up" and tiled):
+        tiles = matmul_tiles(device, product.form)
+        filled = tuple(tile for tile in tiles if tile.tokens < 2 * product.tokens)
+        if product.form == "matmul":
+            return filled
+        return tuple(tile for tile in filled if product.rows % tile.rows == 0)
     found = matvec_tiles(device, product.form)
     if product.form == "rows":
         return found
@@ -70,89 +92,13 @@ def table_of(device: Device, form: Form, tile: Tile) -> LinearTable:
     """The rules, but with this tile alone for products of this form: for checking one tile after another."""
     rules = default_table(device)
     if isinstance(tile, MatmulTile):
-        return LinearTable(replace(rules.matvec, tokens=0), MatmulTable(((1, tile),)))
+        gate_up = ((1, tile),) if form == "gate_up" else ()
+        return LinearTable(replace(rules.matvec, tokens=0), MatmulTable(((1, tile),), gate_up))
     if form == "output":
         return replace(rules, matvec=replace(rules.matvec, output=((1, 1, tile),)))
     if form == "gate_up":
         return replace(rules, matvec=replace(rules.matvec, gate_up=((1, tile),)))
     return replace(rules, matvec=replace(rules.matvec, rows=((1, 1, tile),)))
-
-
-def quantize_q8(
-    kernels: Kernels, x: Tensor, out: QuantizedActivations, *, rows: int, width: int
-) -> Dispatch:
-    """out = x (rows, width) in int8, as reference `quantize_q8`."""
-    _check_activations(out, rows, width)
-    runs = rows * width // QUANT_RUN
-    gx, gz = _fold(-(-runs // _RUN_LANES), kernels.device.max_grid)
-    return kernels.dispatch(
-        kernels.get("quantize_q8", WG=_RUN_LANES, GROUP=out.group),
-        [x, out.q, out.scales],
-        (gx, 1, gz),
-        runs=runs,
-    )
-
-
-def rms_norm_quantize(
-    kernels: Kernels,
-    x: Tensor,
-    weight: Tensor,
-    out: QuantizedActivations,
-    indices: Tensor | None = None,
-    *,
-    rows: int,
-    width: int,
-    eps: float,
-) -> Dispatch:
-    """out = rms_norm(x (any rows, width), weight (width,), eps) in int8.
-
-    out[r] is of x[r], or of x[indices[r]] with indices i32 (rows,).
-    """
-    _check_activations(out, rows, width)
-    assert weight.shape == (width,), weight.shape
-    subgroup = kernels.device.subgroup_size
-    lanes = 16 if kernels.device.info.is_software else min(256, max(64, width // QUANT_RUN))
-    workgroup = 1 << (max(lanes, subgroup or 0) - 1).bit_length()
-    constants = {"WG": workgroup, "GROUP": out.group} | ({"SUBGROUP": subgroup} if subgroup else {})
-    source = "row_same" if indices is None else "row_given"
-    kernel = kernels.get(
-        "rms_norm_quantize", {"reduce": kernels.reduce, "source": source}, **constants
-    )
-    given = () if indices is None else (indices,)
-    return kernels.dispatch(
-        kernel, [x, weight, *given, out.q, out.scales], (rows, 1, 1), width=width, eps=eps
-    )
-
-
-def silu_mul_quantize(
-    kernels: Kernels,
-    gate_up: Tensor,
-    out: QuantizedActivations,
-    *,
-    rows: int,
-    width: int,
-    activation: Activation,
-    gated: bool = True,
-) -> Dispatch:
-    """out = activation(gate) * up in int8; gate and up are the halves of gate_up (rows, 2 * width).
-
-    Not `gated`: of activation(gate_up) of (rows, width), which only GELU has a kernel for.
-    """
-    _check_activations(out, rows, width)
-    runs = rows * width // QUANT_RUN
-    gx, gz = _fold(-(-runs // _RUN_LANES), kernels.device.max_grid)
-    return kernels.dispatch(
-        kernels.get(
-            "silu_mul_quantize",
-            {"activation": activation_include(activation, gated)},
-            WG=_RUN_LANES,
-            GROUP=out.group,
-        ),
-        [gate_up, out.q, out.scales],
-        (gx, 1, gz),
-        runs=runs,
-        row_runs=width // QUANT_RUN,
-    )
 
 
 def embedding(
@@ -183,13 +129,13 @@ def embedding(
         assert weight.is_quantized and out.norm is not None and out.group == 16, out
         assert out.width == weight.cols and norm_weight.shape == (weight.cols,), norm_weight
         outputs += [norm_weight, out.q, out.scales, out.norm.squares]
-    kernel = kernels.get(name, includes, WG=_RUN_LANES)
+    kernel = kernels.get(name, includes, WG=_UNIT_LANES)
     units = _units(weight)
     return [
         kernels.dispatch(
             kernel,
             [*part.tensors, token_ids, last_tokens, sequence_index, *outputs],
-            (rows, -(-units // _RUN_LANES), 1),
+            (rows, -(-units // _UNIT_LANES), 1),
             units=units,
             num_rows=part.rows,
             first_row=part.first_row,
@@ -251,6 +197,37 @@ def matmul(
     )
 
 
+def can_fuse_gate_up(table: LinearTable, weight: WeightMatrix, tokens: int) -> bool:
+    """Whether `gate_up_quantize` serves this product."""
+    if tokens <= table.matvec.tokens:
+        return matvec_can_fuse_gate_up(table.matvec, weight, tokens)
+    return can_tile_gate_up(table.matmul, weight, tokens)
+
+
+def gate_up_quantize(
+    kernels: Kernels,
+    weight: WeightMatrix,
+    x: QuantizedActivations,
+    out: QuantizedActivations,
+    *,
+    rows: int,
+    count: Tensor,
+    activation: Activation,
+    table: LinearTable | None = None,
+) -> Dispatch:
+    """out (rows, weight.rows / 2) = activation(x times gate) * (x times up) in int8; `weight` holds gate, then up.
+
+    Only the first count[0] rows of `out` are written. For products of which `can_fuse_gate_up` says so.
+    """
+    table = table or default_table(kernels.device)
+    given = (kernels, weight, x, out)
+    if rows <= table.matvec.tokens:
+        return matvec_gate_up(
+            *given, rows=rows, count=count, activation=activation, table=table.matvec
+        )
+    return tiled_gate_up(*given, rows=rows, count=count, activation=activation, table=table.matmul)
+
+
 def _units(weight: WeightMatrix) -> int:
     """A row's units: 32 columns of a quant type, 8 of a float type."""
     return weight.cols // (32 if weight.is_quantized else 8)
@@ -258,14 +235,3 @@ def _units(weight: WeightMatrix) -> int:
 
 def _weight_file(weight: WeightMatrix) -> str:
     return weight.type.name.lower()
-
-
-def _fold(n: int, limit: int) -> tuple[int, int]:
-    """n workgroups as (x, z) with neither above the device's limit; kernels rebuild the index."""
-    folds = -(-n // limit)
-    return -(-n // folds), folds
-
-
-def _check_activations(out: QuantizedActivations, rows: int, width: int) -> None:
-    assert width % QUANT_RUN == 0 and out.width == width, (out.width, width)
-    assert out.q.shape[0] >= rows, (out.q.shape, rows)

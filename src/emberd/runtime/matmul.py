@@ -5,16 +5,22 @@ Knows tensors, weight types and what a device allows a workgroup; no layer, no m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from gguf import GGMLQuantizationType
 
-from .activations import QuantizedActivations
+from ..gguf.model import Activation
+from .activations import QUANT_RUN, QuantizedActivations, activation_include, quantize_include
+from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
 from .products import Product
-from .weights import WeightMatrix
+from .weights import WeightMatrix, WeightPart
+
+Tiled = Literal["matmul", "gate_up"]
+"""Forms of a product in tiles."""
 
 LANE_ROWS = 4
 """Weight rows of a lane."""
@@ -54,11 +60,10 @@ class MatmulTile:
         cells = self.runs * (self.tokens // 4 + self.rows // 4)
         return cells * (8 * 16 + 3 * 16) + 16 * (self.workgroup if self.slices > 1 else 1)
 
-    def fits(self, device: Device) -> bool:
-        return (
-            self.workgroup <= device.max_workgroup_size
-            and self.memory <= device.max_workgroup_bytes
-        )
+    def fits(self, device: Device, form: Tiled = "matmul") -> bool:
+        # Rounding in the workgroup takes two words a lane beside the tile's memory, where subgroups do not do it.
+        memory = self.memory + (8 * self.workgroup if form == "gate_up" else 0)
+        return self.workgroup <= device.max_workgroup_size and memory <= device.max_workgroup_bytes
 
     def workgroups(self, tokens: int, rows: int) -> int:
         return -(-tokens // self.tokens) * -(-rows // self.rows)
@@ -70,22 +75,26 @@ class MatmulTable:
 
     `tiles`, each with the workgroups that it takes to keep a device busy, go from the one that does most with
     what it reads to the one that makes most workgroups. The first that makes enough of them is taken, else
-    the last; those that would be half empty are left out.
+    the last; those that would be half empty are left out. A tile of `gate_up` makes whole groups of activations
+    that share a scale, of two rows each: 64 rows. Not `fused`, or without any: gate and up stand alone.
     """
 
     tiles: tuple[tuple[int, MatmulTile], ...]  # least workgroups
+    gate_up: tuple[tuple[int, MatmulTile], ...] = ()  # least workgroups
     tuned: Mapping[Product, MatmulTile] = field(default_factory=dict)
+    fused: bool = True
 
-    def tile_for(self, weight: WeightMatrix, tokens: int) -> MatmulTile:
-        found = self.tuned.get(Product.of("matmul", weight, tokens))
-        return found or self.tile(tokens, weight.rows)
+    def tile_for(self, weight: WeightMatrix, tokens: int, form: Tiled = "matmul") -> MatmulTile:
+        found = self.tuned.get(Product.of(form, weight, tokens))
+        return found or self.tile(tokens, weight.rows, form)
 
-    def tile(self, tokens: int, rows: int) -> MatmulTile:
-        fitting = [entry for entry in self.tiles if entry[1].tokens < 2 * tokens]
+    def tile(self, tokens: int, rows: int, form: Tiled = "matmul") -> MatmulTile:
+        tiles = self.tiles if form == "matmul" else self.gate_up
+        fitting = [entry for entry in tiles if entry[1].tokens < 2 * tokens]
         for least, tile in fitting:
             if tile.workgroups(tokens, rows) >= least:
                 return tile
-        return (fitting or self.tiles)[-1][1]
+        return (fitting or tiles)[-1][1]
 
 
 MATMUL_TILES = (
@@ -99,9 +108,46 @@ MATMUL_TILES = (
 """Measured on an H200, docs/performance.md; its 132 cores take one to four of these workgroups each."""
 
 
+GATE_UP_TILES = (
+    (128, MatmulTile(64, 64, 8)),
+    (1, MatmulTile(32, 64, 8, runs=4, slices=2, ahead=2)),
+    (1, MatmulTile(32, 64, 8, runs=2, slices=2, ahead=2)),  # where a workgroup has little memory
+)
+"""The same for gate and up in one dispatch with the activation."""
+
+MORE_TILES: dict[Tiled, tuple[MatmulTile, ...]] = {
+    "matmul": (
+        MatmulTile(32, 64, 8, runs=4, slices=4, ahead=2),
+        MatmulTile(32, 64, 8, runs=2, slices=2, ahead=2),
+        MatmulTile(32, 16, 4, runs=16, slices=16, ahead=2),
+        MatmulTile(32, 8, 4, runs=8, slices=8, ahead=2),
+    ),
+    "gate_up": (MatmulTile(32, 64, 8, runs=4, slices=4, ahead=2),),
+}
+"""Tiles that are faster for some shapes and devices, which measuring finds out."""
+
+
+def matmul_tiles(device: Device, form: Tiled) -> tuple[MatmulTile, ...]:
+    """Every tile that may serve a product of this form: what the tests cover and the tuner picks from."""
+    rules = MATMUL_TILES if form == "matmul" else GATE_UP_TILES
+    tiles = dict.fromkeys((*(tile for _, tile in rules), *MORE_TILES[form]))
+    return tuple(tile for tile in tiles if tile.fits(device, form))
+
+
 def default_matmul_table(device: Device) -> MatmulTable:
-    """The tiles that the device can hold, before any tuning."""
-    return MatmulTable(tuple(entry for entry in MATMUL_TILES if entry[1].fits(device)))
+    """The tiles that the device can hold, before any tuning, without what is left out on the device."""
+    return MatmulTable(
+        tuple(entry for entry in MATMUL_TILES if entry[1].fits(device)),
+        tuple(entry for entry in GATE_UP_TILES if entry[1].fits(device, "gate_up")),
+        fused="fused" not in device.left_out,
+    )
+
+
+def can_tile_gate_up(table: MatmulTable, weight: WeightMatrix, tokens: int) -> bool:
+    """Whether `tiled_gate_up` serves this product."""
+    if not table.fused or not table.gate_up or not weight.is_quantized or len(weight.parts) != 1:
+        return False
+    return weight.rows % table.tile_for(weight, tokens, "gate_up").rows == 0
 
 
 def tiled_matmul(
@@ -118,17 +164,79 @@ def tiled_matmul(
     table: MatmulTable,
 ) -> list[Dispatch]:
     """`linear.matmul` for any number of tokens; x has its norm done."""
+    includes = {"finish": "tile_rows", "bias": "no_bias" if bias is None else "bias"}
+    outputs = [*([] if bias is None else [bias]), count, y]
+    tile = table.tile_for(weight, rows)
+    return [
+        _dispatch(
+            kernels,
+            weight,
+            part,
+            x,
+            outputs,
+            tile,
+            includes,
+            tokens=rows,
+            column=column,
+            y_width=y.shape[1],
+            ACCUMULATE=accumulate,
+        )
+        for part in weight.parts
+    ]
+
+
+def tiled_gate_up(
+    kernels: Kernels,
+    weight: WeightMatrix,
+    x: QuantizedActivations,
+    out: QuantizedActivations,
+    *,
+    rows: int,
+    count: Tensor,
+    activation: Activation,
+    table: MatmulTable,
+) -> Dispatch:
+    """`linear.gate_up_quantize` for any number of tokens; x has its norm done."""
+    assert out.width == weight.rows // 2 and out.q.shape[0] >= rows, out.q
+    assert out.norm is None and x.rows is None and x.group == out.group == QUANT_RUN, (x, out)
+    assert can_tile_gate_up(table, weight, rows), weight
+    return _dispatch(
+        kernels,
+        weight,
+        weight.parts[0],
+        x,
+        [count, out.q, out.scales],
+        table.tile_for(weight, rows, "gate_up"),
+        {
+            "finish": "tile_gate_up",
+            "activation": activation_include(activation, gated=True),
+            "quantize": quantize_include(kernels.device),
+        },
+        tokens=rows,
+        GROUP=out.group,
+    )
+
+
+def _dispatch(
+    kernels: Kernels,
+    weight: WeightMatrix,
+    part: WeightPart,
+    x: QuantizedActivations | Tensor,
+    outputs: Sequence[Tensor],
+    tile: MatmulTile,
+    includes: dict[str, str],
+    *,
+    tokens: int,
+    column: int = 0,
+    y_width: int = 0,
+    **constants: Constant,
+) -> Dispatch:
     assert isinstance(x, Tensor) or x.norm is None, "only matvec finishes a norm"
     inputs = (x,) if isinstance(x, Tensor) else (x.q, x.scales)
-    tile = table.tile_for(weight, rows)
     units = weight.cols // (32 if weight.is_quantized else 8)
     kernel = kernels.get(
         "matmul",
-        {
-            "weight": weight.type.name.lower(),
-            "bias": "no_bias" if bias is None else "bias",
-            "operand": _operand(weight),
-        },
+        {"weight": weight.type.name.lower(), "operand": _operand(weight), **includes},
         TILE_TOKENS=tile.tokens,
         TILE_ROWS=tile.rows,
         GROUPS=tile.lane_tokens // 4,
@@ -137,26 +245,21 @@ def tiled_matmul(
         AHEAD=tile.ahead,
         RAGGED=units % tile.runs != 0,
         WG=tile.workgroup,
-        ACCUMULATE=accumulate,
+        **constants,
     )
-    dispatches = []
-    for part in weight.parts:
-        row_tiles = -(-part.rows // tile.rows)
-        folds = -(-row_tiles // kernels.device.max_grid)
-        dispatches.append(
-            kernels.dispatch(
-                kernel,
-                [*part.tensors, *inputs, *([] if bias is None else [bias]), count, y],
-                (-(-row_tiles // folds), -(-rows // tile.tokens), folds),
-                units=units,
-                num_rows=part.rows,
-                first_row=part.first_row,
-                column=column + part.first_row,
-                y_width=y.shape[1],
-                tokens=rows,
-            )
-        )
-    return dispatches
+    row_tiles = -(-part.rows // tile.rows)
+    folds = -(-row_tiles // kernels.device.max_grid)
+    return kernels.dispatch(
+        kernel,
+        [*part.tensors, *inputs, *outputs],
+        (-(-row_tiles // folds), -(-tokens // tile.tokens), folds),
+        units=units,
+        num_rows=part.rows,
+        first_row=part.first_row,
+        column=column + part.first_row,
+        y_width=y_width,
+        tokens=tokens,
+    )
 
 
 def _operand(weight: WeightMatrix) -> str:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from ..gguf.model import Activation
 from . import linear
-from .activations import QuantizedActivations, activations
+from .activations import QUANT_RUN, QuantizedActivations, activations
 from .device import Tensor
 from .kernel import Dispatch, Kernels, run_once
 from .linear import LinearTable, Tile
-from .matvec import gate_up_quantize, output_quantize
+from .matvec import output_quantize
 from .products import Product
 from .weights import WeightMatrix
 
@@ -57,7 +57,8 @@ class Trial:
         self._ones = device.upload(np.ones(rows, np.float32))
         self._y = self._q8 = None
         if product.form == "gate_up":
-            self._q8 = activations(device, tokens, rows // 2, group=_GROUP)
+            group = _GROUP if tokens <= rules.matvec.tokens else QUANT_RUN
+            self._q8 = activations(device, tokens, rows // 2, group=group)
         else:
             self._y = device.empty((tokens, rows), label="trial")
         if product.form == "output":
@@ -113,7 +114,7 @@ class Trial:
             )
         assert isinstance(x, QuantizedActivations)
         if self._y is None:
-            step = gate_up_quantize(
+            step = linear.gate_up_quantize(
                 kernels,
                 matrix,
                 x,
@@ -121,7 +122,7 @@ class Trial:
                 rows=product.tokens,
                 count=self._count,
                 activation=self._activation,
-                table=table.matvec,
+                table=table,
             )
         else:
             step = output_quantize(

@@ -20,8 +20,8 @@ from ..errors import DeviceError
 from .clock import Clock, make_clock
 from .device import AdapterInfo
 from .kernel import Dispatch, Kernels
-from .linear import LinearTable, Tile, candidates, default_table
-from .matvec import can_fuse_gate_up, can_fuse_output
+from .linear import LinearTable, Tile, can_fuse_gate_up, candidates, default_table
+from .matvec import can_fuse_output
 from .model import ModelWeights
 from .products import MEASURED_TOKENS, Form, Product
 from .replay import record
@@ -128,7 +128,7 @@ def _uses(
         biased = dense is not None and dense.gate_up.is_biased
         whole = len(gate_up) == 1 and weights.spec.gated and not biased
         for matrix in gate_up:
-            fused = whole and can_fuse_gate_up(rules.matvec, matrix, tokens)
+            fused = whole and can_fuse_gate_up(rules, matrix, tokens)
             yield ("gate_up" if fused else plain), matrix, False
     for matrix in weights.output.matrices if tokens <= max_rows else ():
         yield plain, matrix, False
@@ -170,11 +170,7 @@ class Tuner:
     def fastest(self, job: Job) -> Tile | None:
         """The tile that saves most time, None where none saves enough. Raises DeviceError."""
         product, matrix = job.product, job.matrices[0]
-        rule: Tile
-        if product.form == "matmul":
-            rule = self._rules.matmul.tile_for(matrix, product.tokens)
-        else:
-            rule = self._rules.matvec.tile_for(product.form, matrix, product.tokens)
+        rule = self._rules.tile_for(product.form, matrix, product.tokens)
         trial = Trial(self._kernels, job, self._rules, self._activation)
         chains = self._agreeing(trial, job, rule)
         if len(chains) == 1:

@@ -20,7 +20,7 @@ import wgpu
 from .compose import shader_dir
 from .device import Device
 from .linear import Tile, candidates, default_table
-from .matmul import MATMUL_TILES
+from .matmul import matmul_tiles
 from .matvec import matvec_tiles
 from .products import Product
 
@@ -34,9 +34,11 @@ _VERSION = 1  # of how tiles are measured
 
 def device_key(device: Device) -> dict[str, str]:
     """What measurements hold for."""
-    tables = (default_table(device), MATMUL_TILES)
-    forms = [matvec_tiles(device, form) for form in ("rows", "output", "gate_up")]
-    kernels = hashlib.sha256(repr((tables, forms)).encode())
+    tiles = (
+        [matvec_tiles(device, form) for form in ("rows", "output", "gate_up")],
+        [matmul_tiles(device, form) for form in ("matmul", "gate_up")],
+    )
+    kernels = hashlib.sha256(repr((default_table(device), tiles)).encode())
     for path in sorted(shader_dir().rglob("*.wgsl")):
         kernels.update(path.read_bytes())
     return {

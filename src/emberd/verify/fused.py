@@ -15,8 +15,9 @@ from ..gguf.spec import ModelFile
 from ..reference import ops as reference
 from ..reference.transformer import ACTIVATIONS
 from ..runtime import linear, matvec
-from ..runtime.activations import PendingNorm, QuantizedActivations, activations
+from ..runtime.activations import QUANT_RUN, PendingNorm, QuantizedActivations, activations
 from ..runtime.device import Device
+from ..runtime.linear import LinearTable
 from ..runtime.matvec import MatvecTable
 from ..runtime.products import Form, Product
 from ..runtime.weights import FLOAT_TYPES, upload_matrix
@@ -24,6 +25,7 @@ from .bench import F32, GROUP, Workbench, decoded, read_quantized
 from .check import TOLERANCE, Check, relative_error
 
 TOKENS = (1, 4, 7)
+TILED_TOKENS = 72
 MAX_ROWS = 256
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
@@ -60,19 +62,24 @@ def check_fused(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     if layers[0].post_attention_norm is None:
         for info in {info.type: info for info in outputs.values()}.values():
             rows = min(info.shape[0], MAX_ROWS)
-            for table in _tables(device, "output", info, rows):
-                yield check_output(bench, model, info, tokens, table)
+            for table in _tables(device, "output", info, rows, tokens):
+                yield check_output(bench, model, info, tokens, table.matvec)
+    tiled = linear.default_table(device).matvec.tokens < TILED_TOKENS
     for gate, up in gates.values():
         rows = 2 * min(gate.shape[0], MAX_ROWS)
-        for table in _tables(device, "gate_up", gate, rows):
+        for table in _tables(device, "gate_up", gate, rows, tokens):
             yield check_gate_up(bench, model, gate, up, tokens, True, spec.activation, table)
+        for table in _tables(device, "gate_up", gate, rows, TILED_TOKENS) if tiled else ():
+            yield check_gate_up(bench, model, gate, up, TILED_TOKENS, False, spec.activation, table)
 
 
-def _tables(device: Device, form: Form, info: TensorInfo, rows: int) -> list[MatvecTable]:
+def _tables(
+    device: Device, form: Form, info: TensorInfo, rows: int, tokens: int
+) -> list[LinearTable]:
     kind = loaded_type(info.type, device.left_out).name
-    product = Product(form, kind, rows, info.shape[1], TOKENS[1])
+    product = Product(form, kind, rows, info.shape[1], tokens)
     tiles = linear.candidates(device, product)
-    return [linear.table_of(device, form, tile).matvec for tile in tiles]
+    return [linear.table_of(device, form, tile) for tile in tiles]
 
 
 def check_output(
@@ -199,15 +206,20 @@ def check_gate_up(
     tokens: int,
     pending: bool,
     activation: Any,
-    table: MatvecTable | None = None,
+    table: LinearTable | None = None,
     note: str = "",
 ) -> Check:
+    """By matvec, or for more tokens than that takes by matmul."""
+    chosen = table or linear.default_table(bench.device)
+    tiled = tokens > chosen.matvec.tokens
+    group = QUANT_RUN if tiled else GROUP
+
     def run() -> Pair:
         raws = [model.file.rows(info)[:MAX_ROWS] for info in (gate, up)]
         matrix = upload_matrix(bench.device, [(raw, gate.type) for raw in raws])
         x_q8, x = pending_input(bench, tokens, matrix.cols, model.spec.norm_eps, pending)
-        out = activations(bench.device, tokens, matrix.rows // 2, group=GROUP)
-        step = matvec.gate_up_quantize(
+        out = activations(bench.device, tokens, matrix.rows // 2, group=group)
+        step = linear.gate_up_quantize(
             bench.kernels,
             matrix,
             x_q8,
@@ -215,17 +227,17 @@ def check_gate_up(
             rows=tokens,
             count=bench.count(tokens),
             activation=activation,
-            table=table or linear.default_table(bench.device).matvec,
+            table=chosen,
         )
         halves = [(x @ bench.floats(raw, gate.type).T).astype(np.float32) for raw in raws]
         product = ACTIVATIONS[activation]
         return read_quantized(bench, step, out), decoded(
-            *reference.quantize_q8(product(halves[0], halves[1]), GROUP)
+            *reference.quantize_q8(product(halves[0], halves[1]), group)
         )
 
     shape = f"{tokens}×{gate.shape[1]} · 2×{gate.shape[0]}×{gate.shape[1]} {activation}"
     shape += note or ("" if table is None else ", another tile")
-    name = "matvec gate up norm" if pending else "matvec gate up"
+    name = f"{'matmul' if tiled else 'matvec'} gate up" + (" norm" if pending else "")
     return bench.compare(name, gate.type.name, shape, "int8_round", run)
 
 

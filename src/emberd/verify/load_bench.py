@@ -175,7 +175,7 @@ def features_of(key: KernelKey) -> set[str]:
         found.add("subgroups")
     if key.name in ("matvec", "matmul"):
         found.add(key.name)
-    alone = ("finish_rows", "norm_done", "chunk_alone")
+    alone = ("finish_rows", "tile_rows", "norm_done", "chunk_alone")
     if any(includes.get(name, alone[0]) not in alone for name in ("finish", "norm", "ahead")):
         found.add("fused")
     weight = includes.get("weight", "").upper()

@@ -17,7 +17,7 @@ from ..gguf.model import LayerTensors, ModelFile
 from ..gguf.reader import TensorInfo
 from ..runtime import linear
 from ..runtime.matmul import MatmulTile
-from ..runtime.matvec import can_fuse_gate_up, can_fuse_output
+from ..runtime.matvec import can_fuse_output
 from ..runtime.plan import bakes
 from ..runtime.products import Form
 from ..runtime.weights import WeightMatrix
@@ -131,12 +131,13 @@ def _forms(
     table: linear.LinearTable, use: Use, matrix: WeightMatrix, tokens: int
 ) -> Iterator[tuple[Form, bool]]:
     """Forms of the product, and whether its input's norm is left to it."""
+    joint = use.fusing == "gate_up" and linear.can_fuse_gate_up(table, matrix, tokens)
     if tokens > table.matvec.tokens:
-        yield "matmul", False
+        yield "gate_up" if joint else "matmul", False
         return
     fusable = table.matvec.fused and matrix.is_quantized
     norms = (False, True) if use.ahead and fusable else (False,)
-    if use.fusing == "gate_up" and can_fuse_gate_up(table.matvec, matrix, tokens):
+    if joint:
         yield from (("gate_up", ahead) for ahead in norms)
         return
     if use.fusing == "output" and can_fuse_output(table.matvec, matrix, tokens):
@@ -147,9 +148,8 @@ def _forms(
 def _tile(
     table: linear.LinearTable, form: Form, matrix: WeightMatrix, tokens: int
 ) -> tuple[linear.Tile, int]:
-    if form == "matmul":
-        return table.matmul.tile_for(matrix, tokens), 0
-    return table.matvec.tile_for(form, matrix, tokens), table.matvec.group_of(tokens)
+    tile = table.tile_for(form, matrix, tokens)
+    return tile, 0 if isinstance(tile, MatmulTile) else table.matvec.group_of(tokens)
 
 
 def _check(
@@ -177,9 +177,7 @@ def _check(
         if form == "gate_up":
             gate, up = use.matrices
             activation = model.spec.activation
-            return check_gate_up(
-                bench, model, gate, up, tokens, ahead, activation, table.matvec, note
-            )
+            return check_gate_up(bench, model, gate, up, tokens, ahead, activation, table, note)
         if ahead:
             return check_pending(bench, model, info, tokens, use.given, table, bias, note)
         role = Role(info, use.bias, use.accumulate)

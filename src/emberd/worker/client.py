@@ -387,6 +387,7 @@ def _merge(updates: list[SequenceUpdate]) -> SequenceUpdate:
         tuple(told for update in updates for told in update.prompt_logprobs),
         sum(update.num_drafted for update in updates),
         sum(update.num_accepted for update in updates),
+        next((update.finding for update in updates if update.finding is not None), None),
     )
 
 
