@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +19,12 @@ from emberd.runtime.device import Device, Tensor
 from emberd.runtime.inputs import InputSizes, StepInputs
 from emberd.runtime.kernel import Dispatch, Kernels, run_once
 from emberd.runtime.kv_cache import allocate as allocate_cache
-from emberd.runtime.linear import LinearTable, default_table
+from emberd.runtime.linear import LinearTable, candidates, default_table
 from emberd.runtime.matmul import MatmulTable, MatmulTile
 from emberd.runtime.matvec import MatvecTile
 from emberd.runtime.model import load_weights
-from emberd.runtime.pair import Member, matmul_pair, pair_tile, paired
+from emberd.runtime.pair import Member, WeightPair, can_pair, matmul_pair
+from emberd.runtime.products import Form, Product
 from emberd.runtime.transformer import Shape
 from emberd.runtime.weights import WeightMatrix, upload_matrix
 from fused_cases import pending
@@ -74,8 +76,9 @@ def check_pair(
         Member(weight, device.upload(add) if bias else None, y, column)
         for weight, add, y, column in zip(weights, added, ys, (LEFT, LEFT + ROWS[0]), strict=True)
     ]
-    step = matmul_pair(kernels, *members, x, rows=tokens, count=count, table=table)
-    assert step is not None
+    table = replace(table, paired=True)
+    (step,) = matmul_pair(kernels, *members, x, rows=tokens, count=count, table=table)
+    assert step.kernel.key.second is not None
     step = kernels.baked(step) if baked else step
     run_once(device, [step])
     found = [device.read(y) for y in ys]
@@ -143,6 +146,21 @@ def test_pairs_by_subgroups(device: Device, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("form", ["rows", "matmul"])
+def test_every_tile_that_may_be_measured(
+    device: Device, kernels: Kernels, rng: np.random.Generator, form: Form
+) -> None:
+    if device.info.is_software:
+        pytest.skip("a software device takes a second to compile each of some 30 kernels")
+    for tile in candidates(device, Product(form, "Q4_K+Q6_K", 3072, 2048, 512)):
+        if isinstance(tile, MatvecTile):
+            check_pair(kernels, rng, (Q4_K, Q6_K), with_rows_tile(tile), tokens=3)
+        else:
+            table = replace(NARROW, matmul=MatmulTable(((1, tile),)))
+            check_pair(kernels, rng, (Q4_K, Q6_K), table, tokens=tile.tokens + 3)
+
+
+@pytest.mark.slow
 def test_tiles_in_slices(kernels: Kernels, rng: np.random.Generator) -> None:
     """As those of decode steps on a GPU: workgroup memory of both is the same."""
     tile = MatmulTile(16, 16, 4, runs=8, slices=8, ahead=2)
@@ -151,48 +169,43 @@ def test_tiles_in_slices(kernels: Kernels, rng: np.random.Generator) -> None:
 
 
 def test_what_cannot_be_one_dispatch(device: Device, rng: np.random.Generator) -> None:
-    name = "max-storage-buffers-per-shader-stage"
-    seven, six = (limited(device, limits=device.limits | {name: most}) for most in (7, 6))
-    kernels, x = Kernels(device), quantized(device, rng.standard_normal((20, 512), np.float32))[0]
+    x = quantized(device, rng.standard_normal((20, 512), np.float32))[0]
     one, two, minima, whole = (
         upload_matrix(device, [(random_rows(rng, 16, 512, kind), kind)])
         for kind in (Q4_K, Q6_K, GGMLType.Q2_K, GGMLType.F16)
     )
+    table = replace(NARROW, paired=True)
+    assert can_pair(table, one, two, 1) and can_pair(table, one, two, 20)
+    assert not can_pair(NARROW, one, two, 1)
+    assert not can_pair(table, one, whole, 1)  # it reads other activations
+    assert not can_pair(table, one, replace(two, parts=two.parts * 2), 1)
+    assert can_pair(table, one, minima, 1)
+    assert not can_pair(table, one, minima, 20)  # its tile is laid out in another way
+
     y, count = device.empty((20, 16)), device.empty((1,), "u32")
+    members = (Member(one, None, y, 0), Member(two, None, y, 0))
+    name = "max-storage-buffers-per-shader-stage"
 
-    def pair(kernels: Kernels, second: WeightMatrix, tokens: int = 1) -> Dispatch | None:
-        members = (Member(one, None, y, 0), Member(second, None, y, 0))
-        return matmul_pair(kernels, *members, x, rows=tokens, count=count, table=NARROW)
+    def dispatches(**limits: Any) -> int:
+        kernels = Kernels(limited(device, **limits))
+        return len(matmul_pair(kernels, *members, x, rows=1, count=count, table=table))
 
-    assert pair(kernels, two) is not None
-    assert (
-        pair(Kernels(seven), two) is not None
-    )  # quants, scales of one, x and its scales, count, y
-    assert pair(Kernels(six), two) is None
-    assert pair(Kernels(limited(device, max_grid=3)), two) is None
-    assert pair(kernels, minima) is not None
-    assert pair(kernels, minima, 20) is None  # its tile is laid out in another way
-    assert pair(kernels, whole) is None  # it reads other activations
-    assert pair(kernels, replace(two, parts=two.parts * 2)) is None
-    tall, short = (
-        linear.matmul(kernels, one, x, y, rows=tokens, count=count, table=NARROW)[0]
-        for tokens in (9, 20)
-    )
-    assert paired(kernels, tall, short) is None  # grids of another height
+    assert dispatches(limits=device.limits | {name: 7}) == 1  # 2 × quants, scales; 2 of x; count, y
+    assert dispatches(limits=device.limits | {name: 6}) == 2
+    assert dispatches(max_grid=4) == 1 and dispatches(max_grid=3) == 2
 
 
-def test_a_pair_takes_the_rules_tile_of_all_its_rows(device: Device) -> None:
-    """A measured one was tried with one of the types only."""
-    other = limited(device)
-    other.info = replace(device.info, kind="DiscreteGPU")
-    rules = default_table(other)
-    for tokens in (1, 4, 32, 512):
-        tile = pair_tile(rules, 3072, tokens)
-        few = tokens <= rules.matvec.tokens
-        assert tile == (rules.matvec.rows_tile if few else rules.matmul.tile)(tokens, 3072)
-    odd = MatvecTile(1, 2, 64)
-    tuned = replace(rules, matvec=replace(rules.matvec, tuned=dict.fromkeys(["x"], odd)))
-    assert pair_tile(tuned, 3072, 1) == pair_tile(rules, 3072, 1)
+def test_a_pair_has_a_measured_tile_of_its_own() -> None:
+    """That of one of its types was not tried with the other."""
+    one = WeightMatrix(Q4_K, 2560, 2048, ())
+    two = replace(one, type=Q6_K, rows=512)
+    pair, odd, other = WeightPair(one, two), MatvecTile(1, 2, 64), MatmulTile(16, 32, 4)
+    assert str(Product.of("rows", pair, 1)) == "rows Q4_K+Q6_K 3072×2048, 1 tokens"
+    for form, tokens, tile in (("rows", 1, odd), ("matmul", 32, other)):
+        rule = NARROW.tile_for(form, pair, tokens)
+        for weight, expected in ((one, rule), (two, rule), (pair, tile)):
+            table = NARROW.with_tiles({Product.of(form, weight, tokens): tile})
+            assert table.tile_for(form, pair, tokens) == expected
 
 
 @pytest.mark.parametrize("tokens", [1, 32])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from gguf import GGMLQuantizationType as GGMLType
 
 from emberd.gguf.model import ModelFile
 from emberd.gguf.spec import open_model
-from emberd.runtime import kernel, projection
+from emberd.runtime import kernel, linear
 from emberd.runtime.device import Device
 from emberd.runtime.kernel import KernelKey
 from emberd.runtime.pair_text import paired_text
@@ -37,8 +38,12 @@ def model(tmp_path: Path, rng: np.random.Generator) -> Iterator[ModelFile]:
 @pytest.fixture
 def bench(device: Device, monkeypatch: pytest.MonkeyPatch) -> LoadBench:
     """A device that pairs, whatever it is."""
-    for module in (pairs, projection):
-        monkeypatch.setattr(module, "pairs", lambda device: "paired" not in device.left_out)
+    rules = linear.default_table
+
+    def paired(device: Device) -> linear.LinearTable:
+        return replace(rules(device), paired="paired" not in device.left_out)
+
+    monkeypatch.setattr(linear, "default_table", paired)
     return LoadBench(WatchedKernels(copy.copy(device)), Kept(None, {}, {}))
 
 

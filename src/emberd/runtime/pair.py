@@ -6,17 +6,45 @@ grid they need neither. Knows kernels, matrices and tiles; no layer, no model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from . import linear
 from .activations import QuantizedActivations
-from .device import Device, Tensor
+from .device import Tensor
 from .kernel import Dispatch, KernelKey, Kernels
 from .linear import LinearTable
+from .matmul import operand_of
 from .pair_text import FIRST_GROUPS, SUFFIX
 from .products import Form, Product
 from .weights import WeightMatrix
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPair:
+    """Two matrices of one width, one below the other, as one product sees them."""
+
+    first: WeightMatrix
+    second: WeightMatrix
+
+    @property
+    def type_name(self) -> str:
+        return f"{self.first.type_name}+{self.second.type_name}"
+
+    @property
+    def rows(self) -> int:
+        return self.first.rows + self.second.rows
+
+    @property
+    def cols(self) -> int:
+        return self.first.cols
+
+    @property
+    def is_quantized(self) -> bool:
+        return self.first.is_quantized
+
+    @property
+    def nbytes(self) -> int:
+        return self.first.nbytes + self.second.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,42 +57,12 @@ class Member:
     column: int
 
 
-def pairs(device: Device) -> bool:
-    """Whether products are paired: not on a software device, which has nothing to wait for and compiles slowly."""
-    return not device.info.is_software and "paired" not in device.left_out
-
-
-def paired(kernels: Kernels, first: Dispatch, second: Dispatch) -> Dispatch | None:
-    """One dispatch whose first workgroups are those of `first` and whose others those of `second`.
-
-    None where they cannot be one: kernels that differ in more than their weights' type, whose workgroups are not
-    alike then; grids that differ in y or go on in z; more bindings or workgroups a side than the device allows.
-    """
-    ours, theirs = first.kernel, second.kernel
-    (width, *rest), (more, *others) = first.grid, second.grid
-    if _but_for_weights(ours.key) != _but_for_weights(theirs.key) or rest != others or rest[1] > 1:
-        return None
-    known = dict(zip(ours.bindings, first.tensors, strict=True))
-    members = dict(zip(theirs.bindings, second.tensors, strict=True))
-    shared = tuple(name for name, tensor in members.items() if known.get(name) == tensor)
-    tensors = [*first.tensors, *(tensor for name, tensor in members.items() if name not in shared)]
-    device = kernels.device
-    if len(tensors) > device.limits["max-storage-buffers-per-shader-stage"]:
-        return None
-    if width + more > device.max_grid:
-        return None
-    kernel = kernels.of(replace(ours.key, second=theirs.key, shared=shared))
-    params = {
-        name: value for (name, _), value in zip(ours.fields, ours.unpack(first.params), strict=True)
-    }
-    for (name, _), value in zip(theirs.fields, theirs.unpack(second.params), strict=True):
-        params[name + SUFFIX] = value
-    params[FIRST_GROUPS] = width
-    return kernels.dispatch(kernel, tensors, (width + more, rest[0], 1), **params)
-
-
-def _but_for_weights(key: KernelKey) -> KernelKey:
-    return replace(key, includes=tuple(pair for pair in key.includes if pair[0] != "weight"))
+def can_pair(table: LinearTable, first: WeightMatrix, second: WeightMatrix, tokens: int) -> bool:
+    """Whether `matmul_pair` is to make the products of both: by kernels that differ in the weights' type alone."""
+    alike = first.is_quantized == second.is_quantized
+    if tokens > table.matvec.tokens:
+        alike = operand_of(first) == operand_of(second)
+    return table.paired and alike and len(first.parts) == len(second.parts) == 1
 
 
 def matmul_pair(
@@ -77,19 +75,19 @@ def matmul_pair(
     count: Tensor,
     accumulate: bool = False,
     table: LinearTable,
-) -> Dispatch | None:
-    """`linear.matmul` of two matrices with one x (rows, cols) in one dispatch.
+) -> list[Dispatch]:
+    """`linear.matmul` of two matrices with one x (rows, cols), where `can_pair` says so.
 
-    None where they cannot be one.
+    One dispatch; two where the device's limits do not allow that.
     """
-    members = (first, second)
-    if any(len(member.weight.parts) > 1 for member in members):
-        return None
-    if first.weight.is_quantized != second.weight.is_quantized:
-        return None
-    alike = _same_tile(table, [member.weight for member in members], rows)
-    steps = [
-        linear.matmul(
+    assert can_pair(table, first.weight, second.weight, rows), (first.weight, second.weight)
+    form: Form = "rows" if rows <= table.matvec.tokens else "matmul"
+    tile = table.tile_for(form, WeightPair(first.weight, second.weight), rows)
+    weights = (first.weight, second.weight)
+    alike = table.with_tiles({Product.of(form, weight, rows): tile for weight in weights})
+    steps = []
+    for member in (first, second):
+        steps += linear.matmul(
             kernels,
             member.weight,
             x,
@@ -100,24 +98,35 @@ def matmul_pair(
             accumulate=accumulate,
             column=member.column,
             table=alike,
-        )[0]
-        for member in members
-    ]
-    return paired(kernels, *steps)
+        )
+    pair = paired(kernels, *steps)
+    return steps if pair is None else [pair]
 
 
-def pair_tile(table: LinearTable, weight_rows: int, tokens: int) -> linear.Tile:
-    """The tile of a pair with so many weight rows together: the rules' choice for one matrix of all of them.
+def paired(kernels: Kernels, first: Dispatch, second: Dispatch) -> Dispatch | None:
+    """One dispatch whose first workgroups are those of `first` and whose others those of `second`.
 
-    No measured one, since that was held against another tile with one of the types only.
+    Their kernels differ in the weights' type at most. None where their grids differ in y or go on in z, or the device
+    allows fewer bindings or workgroups a side.
     """
-    if tokens <= table.matvec.tokens:
-        return table.matvec.rows_tile(tokens, weight_rows)
-    return table.matmul.tile(tokens, weight_rows)
+    ours, theirs, device = first.kernel, second.kernel, kernels.device
+    assert _but_for_weights(ours.key) == _but_for_weights(theirs.key), (ours.key, theirs.key)
+    (width, *rest), (more, *others) = first.grid, second.grid
+    known = dict(zip(ours.bindings, first.tensors, strict=True))
+    members = dict(zip(theirs.bindings, second.tensors, strict=True))
+    shared = tuple(name for name, tensor in members.items() if known.get(name) == tensor)
+    tensors = [*first.tensors, *(tensor for name, tensor in members.items() if name not in shared)]
+    most = device.limits["max-storage-buffers-per-shader-stage"]
+    if len(tensors) > most or width + more > device.max_grid or rest != others or rest[1] > 1:
+        return None
+    kernel = kernels.of(replace(ours.key, second=theirs.key, shared=shared))
+    params: dict[str, int | float] = {FIRST_GROUPS: width}
+    for dispatch, suffix in ((first, ""), (second, SUFFIX)):
+        values = dispatch.kernel.unpack(dispatch.params)
+        for (name, _), value in zip(dispatch.kernel.fields, values, strict=True):
+            params[name + suffix] = value
+    return kernels.dispatch(kernel, tensors, (width + more, rest[0], 1), **params)
 
 
-def _same_tile(table: LinearTable, weights: Sequence[WeightMatrix], rows: int) -> LinearTable:
-    """The table, but with the pair's tile for both."""
-    tile = pair_tile(table, sum(weight.rows for weight in weights), rows)
-    form: Form = "rows" if rows <= table.matvec.tokens else "matmul"
-    return table.with_tiles({Product.of(form, weight, rows): tile for weight in weights})
+def _but_for_weights(key: KernelKey) -> KernelKey:
+    return replace(key, includes=tuple(pair for pair in key.includes if pair[0] != "weight"))

@@ -15,7 +15,7 @@ from .device import Tensor
 from .kernel import Dispatch, Kernels
 from .linear import LinearTable
 from .model import Projection
-from .pair import Member, matmul_pair, pairs
+from .pair import Member, can_pair, matmul_pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,12 @@ class Projector:
         while members:
             member, *members = members
             operand = x.q8 if member.weight.is_quantized else x.floats
-            if members and pairs(self.kernels.device):
-                pair = (member, members[0])
-                step = matmul_pair(self.kernels, *pair, operand, table=self.table, **sizes)
-                if step is not None:
-                    steps.append(step)
-                    members = members[1:]
-                    continue
+            if members and can_pair(self.table, member.weight, members[0].weight, rows):
+                second, *members = members
+                steps += matmul_pair(
+                    self.kernels, member, second, operand, table=self.table, **sizes
+                )
+                continue
             steps += linear.matmul(
                 self.kernels,
                 member.weight,

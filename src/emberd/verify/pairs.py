@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..gguf.dequant import dequantize
+from ..gguf.loaded import loaded_type
 from ..gguf.model import LayerTensors, ModelFile
 from ..gguf.reader import TensorInfo
 from ..runtime import linear
 from ..runtime.device import Tensor
 from ..runtime.matmul import MatmulTile
 from ..runtime.model import Projection
-from ..runtime.pair import pair_tile, pairs
+from ..runtime.pair import WeightPair, can_pair
 from ..runtime.plan import bakes
 from ..runtime.projection import Input, Projector
-from ..runtime.weights import FLOAT_TYPES, upload_matrix
+from ..runtime.weights import FLOAT_TYPES, WeightMatrix, WeightPart, upload_matrix
 from .bench import Workbench
 from .check import Check
 from .fused import pending_input
@@ -32,25 +33,33 @@ Group = tuple[Biased, ...]
 
 def check_pairs(bench: Workbench, model: ModelFile, max_tokens: int) -> Iterator[Check]:
     """Each pair of types by every tile that the rules choose for a step of up to `max_tokens` tokens."""
-    if not pairs(bench.device):
-        return
     table = linear.default_table(bench.device)
-    for groups, ahead in _neighbours(model):
-        rows = sum(info.shape[0] for group in groups for info, _ in group)
+    for groups, ahead in _neighbours(model) if table.paired else ():
+        first, second = (_matrix(bench, group) for group in groups)
         seen = set()
         for tokens in (*(1 << n for n in range(max_tokens.bit_length())), max_tokens):
-            tile, few = pair_tile(table, rows, tokens), tokens <= table.matvec.tokens
+            if not can_pair(table, first, second, tokens):
+                continue
+            few = tokens <= table.matvec.tokens
+            tile = table.tile_for("rows" if few else "matmul", WeightPair(first, second), tokens)
             kernel = tile, table.matvec.group_of(tokens) if few else 0
             if kernel in seen:
                 continue
             seen.add(kernel)
-            fused = few and ahead and table.matvec.fused
-            for pending in (False, True) if fused else (False,):
+            for pending in (False, True) if few and ahead and table.matvec.fused else (False,):
                 yield _check(bench, model, groups, tile, tokens, pending)
                 if bakes(bench.device, tokens):
                     bench.baking = True
                     yield _check(bench, model, groups, tile, tokens, pending)
                     bench.baking = False
+
+
+def _matrix(bench: Workbench, group: Group) -> WeightMatrix:
+    """What a runner makes of these, of which nothing but type and sizes is read."""
+    infos, part = [info for info, _ in group], cast(WeightPart, None)
+    kind = loaded_type(infos[0].type, bench.device.left_out)
+    rows = sum(info.shape[0] for info in infos)
+    return WeightMatrix(kind, rows, infos[0].shape[1], (part,))
 
 
 def _neighbours(model: ModelFile) -> Iterator[tuple[tuple[Group, Group], bool]]:
