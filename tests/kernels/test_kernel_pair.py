@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,24 +11,19 @@ import pytest
 from gguf import GGMLQuantizationType as GGMLType
 
 from emberd.gguf.dequant import dequantize
-from emberd.gguf.spec import open_model
 from emberd.runtime import linear
-from emberd.runtime.buffers import allocate
 from emberd.runtime.device import Device, Tensor
-from emberd.runtime.inputs import InputSizes, StepInputs
 from emberd.runtime.kernel import Dispatch, Kernels, run_once
-from emberd.runtime.kv_cache import allocate as allocate_cache
-from emberd.runtime.linear import LinearTable, candidates, default_table
+from emberd.runtime.linear import LinearTable, candidates
 from emberd.runtime.matmul import MatmulTable, MatmulTile
 from emberd.runtime.matvec import MatvecTile
-from emberd.runtime.model import load_weights
 from emberd.runtime.pair import Member, WeightPair, can_pair, matmul_pair
 from emberd.runtime.products import Form, Product
-from emberd.runtime.transformer import Shape
 from emberd.runtime.weights import WeightMatrix, upload_matrix
 from fused_cases import pending
 from linear_cases import NARROW, columns, limited, quantized, with_rows_tile, with_subgroups
-from tiny_gguf import random_model, random_rows
+from pair_plans import as_gpu, layers_of, mixed_model
+from tiny_gguf import random_rows
 from tolerance import check
 
 pytestmark = pytest.mark.device
@@ -209,39 +203,14 @@ def test_a_pair_has_a_measured_tile_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("tokens", [1, 32])
-def test_a_plan_has_one_dispatch_less_for_each_layer_of_two_types(
+def test_a_plan_has_one_dispatch_less_for_each_pair(
     device: Device, tmp_path: Path, rng: np.random.Generator, tokens: int
 ) -> None:
-    """No kernel is compiled for it. A software device has nothing to wait for, and keeps them apart."""
-    mixed = {f"blk.{n}.attn_v.weight": (Q6_K, random_rows(rng, 128, 256, Q6_K)) for n in (0, 2)}
-    path = random_model(tmp_path / "m.gguf", quant="Q4_K", layers=3, tensors=mixed)
-    counts = {}
-    for what in ("software", "paired", "left out"):
-        other = copy.copy(device)
-        other.info = replace(device.info, kind="CPU" if what == "software" else "DiscreteGPU")
-        other.left_out = frozenset({"paired"} if what == "left out" else ())
-        counts[what] = body_of(other, path, tokens)
-    kernels = [step.kernel.key for step in counts["paired"]]
-    assert sum(key.second is not None for key in kernels) == 2
-    assert len(counts["left out"]) - len(counts["paired"]) == 2
-    assert not any(step.kernel.key.second for step in counts["software"])
-
-
-def body_of(device: Device, path: Path, tokens: int) -> list[Dispatch]:
-    model = open_model(path)
-    kernels, weights = Kernels(device), load_weights(device, model, 64)
-    weights.uploads.wait()
-    made = allocate(
-        kernels,
-        weights,
-        allocate_cache(device, model.spec, 4, "f16"),
-        default_table(device),
-        max_tokens=tokens,
-        max_rows=tokens,
-        context_length=64,
-    )
-    model.close()
-    sizes = InputSizes(tokens, tokens, tokens, 0)
-    buffer = device.empty((StepInputs.words_needed(device, sizes),), "i32").buffer
-    inputs = StepInputs(device, buffer, sizes)
-    return made.transformer.body(inputs, Shape(tokens, tokens, 0))
+    """A software device has nothing to wait for, and keeps them apart."""
+    path = mixed_model(tmp_path / "m.gguf", rng)
+    together = layers_of(as_gpu(device), path, tokens)
+    assert sum(step.kernel.key.second is not None for step in together) == 2
+    apart = layers_of(as_gpu(device, "paired"), path, tokens)
+    assert len(apart) - len(together) == 2
+    software = limited(device, info=replace(device.info, kind="CPU"))
+    assert not any(step.kernel.key.second for step in layers_of(software, path, tokens))

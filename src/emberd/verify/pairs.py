@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any, cast
 
@@ -31,11 +32,25 @@ Group = tuple[Biased, ...]
 """Matrices of one type, which are one below the other."""
 
 
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Two groups side by side. `ahead`: the norm of their input may be left to them; `apart`: in two outputs."""
+
+    first: Group
+    second: Group
+    ahead: bool
+    apart: bool
+
+    @property
+    def groups(self) -> tuple[Group, Group]:
+        return self.first, self.second
+
+
 def check_pairs(bench: Workbench, model: ModelFile, max_tokens: int) -> Iterator[Check]:
     """Each pair of types by every tile that the rules choose for a step of up to `max_tokens` tokens."""
     table = linear.default_table(bench.device)
-    for groups, ahead in _neighbours(model) if table.paired else ():
-        first, second = (_matrix(bench, group) for group in groups)
+    for pair in _neighbours(model) if table.paired else ():
+        first, second = (_matrix(bench, group) for group in pair.groups)
         seen = set()
         for tokens in (*(1 << n for n in range(max_tokens.bit_length())), max_tokens):
             if not can_pair(table, first, second, tokens):
@@ -46,11 +61,11 @@ def check_pairs(bench: Workbench, model: ModelFile, max_tokens: int) -> Iterator
             if kernel in seen:
                 continue
             seen.add(kernel)
-            for pending in (False, True) if few and ahead and table.matvec.fused else (False,):
-                yield _check(bench, model, groups, tile, tokens, pending)
+            for pending in (False, True) if few and pair.ahead and table.matvec.fused else (False,):
+                yield _check(bench, model, pair, tile, tokens, pending)
                 if bakes(bench.device, tokens):
                     bench.baking = True
-                    yield _check(bench, model, groups, tile, tokens, pending)
+                    yield _check(bench, model, pair, tile, tokens, pending)
                     bench.baking = False
 
 
@@ -62,17 +77,21 @@ def _matrix(bench: Workbench, group: Group) -> WeightMatrix:
     return WeightMatrix(kind, rows, infos[0].shape[1], (part,))
 
 
-def _neighbours(model: ModelFile) -> Iterator[tuple[tuple[Group, Group], bool]]:
-    """Each pair of the model once, and whether the norm of its input may be left to it."""
-    found: dict[Any, tuple[tuple[Group, Group], bool]] = {}
+def _neighbours(model: ModelFile) -> Iterator[Neighbours]:
+    """Each pair of the model once."""
+    found: dict[Any, Neighbours] = {}
     for layer in model.tensors.layers:
         rms = layer.attention_norm is not None and layer.attention_norm_bias is None
         for parts in _side_by_side(layer):
             ahead = rms and not any(info.type in FLOAT_TYPES for info, _ in parts)
             groups = [tuple(group) for _, group in groupby(parts, key=lambda part: part[0].type)]
-            for pair in pairwise(groups):
-                key = [(g[0][0].type, g[0][1] is None, *(m.shape for m, _ in g)) for g in pair]
-                found.setdefault(tuple(key), (pair, ahead))
+            for first, second in pairwise(groups):
+                apart = second == ((layer.v, layer.v_bias),)  # v of its own type has its own tensor
+                sizes = [
+                    (g[0][0].type, g[0][1] is None, *(m.shape for m, _ in g))
+                    for g in (first, second)
+                ]
+                found.setdefault((*sizes, apart), Neighbours(first, second, ahead, apart))
     yield from found.values()
 
 
@@ -87,12 +106,12 @@ def _side_by_side(layer: LayerTensors) -> Iterator[Sequence[Biased]]:
 def _check(
     bench: Workbench,
     model: ModelFile,
-    groups: tuple[Group, Group],
+    pair: Neighbours,
     tile: linear.Tile,
     tokens: int,
     pending: bool,
 ) -> Check:
-    infos = [group[0][0] for group in groups]
+    infos = [group[0][0] for group in pair.groups]
     is_tile = isinstance(tile, MatmulTile)
     table = linear.table_of(bench.device, "matmul" if is_tile else "rows", tile)
     tokens = min(tokens, tile.tokens + 5) if isinstance(tile, MatmulTile) else tokens
@@ -108,7 +127,7 @@ def _check(
         q8, values = pending_input(bench, tokens, matrices[0].cols, model.spec.norm_eps, pending)
         biases: list[Tensor | None] = []
         expected = []
-        for raw, ((info, bias), *_) in zip(raws, groups, strict=True):
+        for raw, ((info, bias), *_) in zip(raws, pair.groups, strict=True):
             weight = bench.floats(raw, info.type).T.astype(np.float64)
             operand = x.astype(np.float64) if info.type in FLOAT_TYPES else values
             product = operand @ weight
@@ -118,18 +137,25 @@ def _check(
                 biases[-1] = bench.put(added)
                 product = product + added
             expected.append(product)
-        outputs = [bench.poisoned(tokens, matrix.rows) for matrix in matrices]
+        rows = [matrix.rows for matrix in matrices]
+        if pair.apart:
+            outputs = [(bench.poisoned(tokens, each), 0) for each in rows]
+        else:
+            y = bench.poisoned(tokens, sum(rows))
+            outputs = [(y, 0), (y, rows[0])]
         steps = Projector(bench.kernels, table).project(
             Projection(matrices, tuple(biases)),
             Input(floats, q8),
-            [(y, 0) for y in outputs],
+            outputs,
             bench.count(tokens),
             tokens,
         )
-        return np.concatenate(bench.run(steps, *outputs), axis=1), np.concatenate(expected, axis=1)
+        written = [y for y, _ in outputs] if pair.apart else [outputs[0][0]]
+        return np.concatenate(bench.run(steps, *written), axis=1), np.concatenate(expected, axis=1)
 
     shapes = " and ".join(f"{info.shape[0]}×{info.shape[1]}" for info in infos)
-    notes = (", norm" if pending else "") + (", biases" if groups[0][0][1] is not None else "")
+    notes = ("" if pair.apart else ", one output") + (", norm" if pending else "")
+    notes += ", biases" if pair.first[0][1] is not None else ""
     return bench.compare(
         "matmul pair" if is_tile else "matvec pair",
         "+".join(info.type.name for info in infos),
