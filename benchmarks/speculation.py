@@ -2,11 +2,12 @@
 
     python benchmarks/speculation.py MODEL.gguf --device cpu
     python benchmarks/speculation.py MODEL.gguf --device gpu --streams 1,4,8
+    python benchmarks/speculation.py MODEL.gguf --draft SMALLER.gguf [--text]
 
 Real prompts, through engine and runner without HTTP: `edit` asks for a file back with a name changed (greedy),
 `prose` for stories (temperature 0.8, each with a seed of its own). Both ways give the same tokens but for rounding; how
-many replies are equal is told. A rate is of all streams' tokens behind their first, over the time from the last
-stream's first token to the end.
+many replies are equal is told. Guesses are looked up in the text, or come from a draft model, or (`--text`) from both.
+A rate is of all streams' tokens behind their first, over the time from the last stream's first token to the end.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from pathlib import Path
 import common
 from common import Spread
 from emberd.engine import Engine
+from emberd.engine.draft_model import DraftModel
 from emberd.errors import EmberdError
 from emberd.gguf.reader import GGUFFile
 from emberd.protocol import GenerateRequest, Runner, SamplingParams, WorkerOptions
 from emberd.text.template import ChatTemplate, render_to_ids
 from emberd.text.tokenizer import Tokenizer
-from emberd.worker.process import load_runner
+from emberd.worker.process import load_runners
 
 ROOT = Path(__file__).parent.parent
 SUBJECTS = (
@@ -41,6 +43,14 @@ SUBJECTS = (
     "a painter who has lost his colours",
     "an old ship and its youngest sailor",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Guesses:
+    """Where guesses come from: nowhere, the text, a draft model."""
+
+    text: bool = False
+    draft: DraftModel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--file", type=Path, default=ROOT / "src/emberd/engine/pooling.py", help="what to edit"
     )
+    parser.add_argument("--draft", type=Path, help="a GGUF file of the same tokens, which guesses")
+    parser.add_argument("--text", action="store_true", help="with --draft: look up in the text too")
     parser.add_argument("--kv-memory", type=int, help="bytes of KV cache")
     return parser
 
@@ -105,9 +117,11 @@ def _run(options: argparse.Namespace) -> int:
         kv_memory=options.kv_memory,
         max_sequences=max(32, streams),
         cache_dir=common.cache_dir(),
+        draft_path=None if options.draft is None else str(options.draft),
     )
     common.measure_tiles(worker_options)
-    runner = load_runner(worker_options, lambda _: None)
+    runner, draft = load_runners(worker_options, lambda _: None)
+    guesses = _Guesses(options.text or draft is None, None if draft is None else draft.model())
     info = runner.info()
     facts = common.conditions(
         device=info.device,
@@ -117,6 +131,8 @@ def _run(options: argparse.Namespace) -> int:
         **facts,
         new_tokens=options.new_tokens,
         file=options.file.name,
+        guesses=" and ".join(["text"] * guesses.text + ["draft"] * (draft is not None)),
+        draft=None if draft is None else draft.name,
     )
     common.print_conditions(facts)
     rows = []
@@ -126,8 +142,10 @@ def _run(options: argparse.Namespace) -> int:
                 render_to_ids(template, tokenizer, [{"role": "user", "content": text}])
                 for text in texts
             ]
-            rows.append(_measure(runner, what, prompts, params, options.repeats))
+            rows.append(_measure(runner, guesses, what, prompts, params, options.repeats))
             _print(rows[-1:])
+    if draft is not None:
+        draft.runner.close()
     runner.close()
     print()
     _print(rows)
@@ -154,6 +172,7 @@ def _workloads(
 
 def _measure(
     runner: Runner,
+    guesses: _Guesses,
     what: str,
     prompts: Sequence[list[int]],
     params: SamplingParams,
@@ -161,13 +180,15 @@ def _measure(
 ) -> Row:
     """Pairs of a plain run and one with guesses, of the same seeds; a short run of each before them."""
     warm_up = replace(params, max_tokens=24)
-    for speculate in (False, True):
-        _generate(runner, prompts, warm_up, speculate)
+    for way in (_Guesses(), guesses):
+        _generate(runner, prompts, warm_up, way)
     pairs = []
     for number in range(repeats):
         seeded = replace(params, seed=secrets.randbits(31))
         order = (False, True) if number % 2 else (True, False)
-        found = {way: _generate(runner, prompts, seeded, way) for way in order}
+        found = {
+            way: _generate(runner, prompts, seeded, guesses if way else _Guesses()) for way in order
+        }
         pairs.append((found[False], found[True]))
     equal = [
         one == other
@@ -189,9 +210,9 @@ def _measure(
 
 
 def _generate(
-    runner: Runner, prompts: Sequence[list[int]], params: SamplingParams, speculate: bool
+    runner: Runner, prompts: Sequence[list[int]], params: SamplingParams, guesses: _Guesses
 ) -> Run:
-    engine = Engine(runner, speculate=speculate)
+    engine = Engine(runner, speculate=guesses.text, draft=guesses.draft)
     for index, prompt in enumerate(prompts):
         seeded = replace(params, seed=params.seed + index)
         engine.add(GenerateRequest(str(index), tuple(prompt), seeded))

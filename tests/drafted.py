@@ -8,6 +8,7 @@ import numpy as np
 
 from batches import Row, make_batch
 from emberd.engine import Engine
+from emberd.engine.draft_model import DraftModel
 from emberd.protocol import GenerateRequest, Runner, SamplingParams, TokenTable
 
 
@@ -100,10 +101,13 @@ def repeating(rng: np.random.Generator) -> list[GenerateRequest]:
 
 
 def by_engine(
-    runner: Runner, requests: list[GenerateRequest], speculate: bool
+    runner: Runner,
+    requests: list[GenerateRequest],
+    speculate: bool,
+    draft: DraftModel | None = None,
 ) -> tuple[dict[str, list[int]], int]:
     """All together: the tokens of each, and how many guesses were right. Every step costs the same."""
-    engine = Engine(runner, clock=itertools.count().__next__, speculate=speculate)
+    engine = Engine(runner, clock=itertools.count().__next__, speculate=speculate, draft=draft)
     engine.use_table(BYTES)
     found: dict[str, list[int]] = {request.request_id: [] for request in requests}
     num_right = 0

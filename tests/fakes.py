@@ -133,13 +133,16 @@ class ScriptedRunner:
         context_length: int = 256,
         steps_in_flight: int = 1,
         window: int = 0,
+        goes_back: bool = False,
     ) -> None:
+        """`goes_back`: as of a draft model, rows may start before the end of what is known, with other tokens, and have
+        blocks that they are going to need."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_sequences = max_sequences
         self.max_batch_tokens = max_batch_tokens
         self.steps_in_flight = steps_in_flight
-        self.window = window
+        self.window, self.goes_back = window, goes_back
         self.block_bytes = 24 * block_size
         self.kv_layout = "scripted"
         self.batches: list[Batch] = []
@@ -271,13 +274,17 @@ class ScriptedRunner:
         first_block = self._first_seen(positions[0]) // self.block_size
         assert all(0 <= block < self.num_blocks for block in table[first_block:num_blocks])
         assert all(-1 <= block < self.num_blocks for block in table[:first_block])
-        assert set(table[num_blocks:]) <= {-1}, "-1 stands beyond the row's own blocks"
+        assert self.goes_back or set(table[num_blocks:]) <= {-1}, (
+            "-1 stands beyond the row's own blocks"
+        )
         token_ids = batch.token_ids[start:end].tolist()
         num_drafted = 0 if batch.drafted is None else int(batch.drafted[row])
         if num_drafted:
             assert batch.sample[row] and num_drafted < len(token_ids)
             assert not place.params.has_penalties and place.params.num_logprobs is None
         place.drafts = token_ids[len(token_ids) - num_drafted :] if num_drafted else None
+        if self.goes_back and token_ids[0] != FROM_LAST_STEP and positions[0] > 0:
+            place.history[positions[0] :] = token_ids
         history = place.history + (place.drafts or [])
         for token_id, position, slot in zip(
             token_ids,

@@ -98,7 +98,7 @@ FORBIDDEN_OUTSIDE: dict[str, set[str]] = {
 }
 # Parts of a package that the rows above do not tell apart: what only one module may import.
 WORKER_CHILD_ONLY = {"engine", "runtime", "reference", "gguf", "verify"}
-WORKER_CHILD = {"process.py", "checked.py"}
+WORKER_CHILD = {"process.py", "checked.py", "draft.py"}
 
 
 def modules() -> list[Path]:

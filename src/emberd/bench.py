@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .engine import Engine
+from .engine.draft_model import DraftModel
 from .protocol import GenerateRequest, Runner, SamplingParams
 
 
@@ -28,6 +29,8 @@ class Speed:
     total_tok_s: float  # generated tokens over the whole run, prefill included
     step_ms: float  # mean of the decode steps
     weight_gb_s: float  # weights read once a decode step, over its time
+    drafted: int = 0  # guesses while decoding, of all streams
+    accepted: int = 0  # those that were right
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +43,24 @@ class Workload:
 
 
 def measure(
-    runner: Runner, vocab_size: int, workload: Workload, seed: int, repeats: int = 1
+    runner: Runner,
+    vocab_size: int,
+    workload: Workload,
+    seed: int,
+    repeats: int = 1,
+    draft: DraftModel | None = None,
 ) -> Iterator[Speed]:
-    """`repeats` Speeds for each number of streams, after a run that meets the same batches and builds their plans."""
+    """`repeats` Speeds for each number of streams, after a run that meets the same batches and builds their plans.
+    `draft`: guesses for the runner's model."""
     rng = np.random.default_rng(seed)
     for streams in workload.streams:
         sizes = (1 + repeats, streams, workload.prompt_tokens)
         warm_up, *prompts = rng.integers(0, vocab_size, sizes).tolist()
         prefill_steps = -(-streams * workload.prompt_tokens // runner.max_batch_tokens)
-        _run(runner, warm_up, min(workload.new_tokens, 2 * prefill_steps + 4))
+        few = workload.new_tokens if draft is not None else 2 * prefill_steps + 4
+        _run(runner, warm_up, min(workload.new_tokens, few), draft)
         for prompt in prompts:
-            yield _run(runner, prompt, workload.new_tokens)
+            yield _run(runner, prompt, workload.new_tokens, draft)
 
 
 def longest(runner: Runner, workload: Workload) -> int:
@@ -58,9 +68,11 @@ def longest(runner: Runner, workload: Workload) -> int:
     return max(workload.streams) * (workload.prompt_tokens + workload.new_tokens)
 
 
-def _run(runner: Runner, prompts: Iterable[list[int]], new_tokens: int) -> Speed:
+def _run(
+    runner: Runner, prompts: Iterable[list[int]], new_tokens: int, draft: DraftModel | None
+) -> Speed:
     """Prefill ends, and decode begins, with the step in which the last stream gets its first token."""
-    engine = Engine(runner)
+    engine = Engine(runner, draft=draft)
     params = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True)
     waiting = set()
     num_prompt_tokens = prompt_length = 0
@@ -71,7 +83,7 @@ def _run(runner: Runner, prompts: Iterable[list[int]], new_tokens: int) -> Speed
         num_prompt_tokens += prompt_length
     streams = len(waiting)
     start = prefilled = time.perf_counter()
-    decoded = steps = 0
+    decoded = steps = drafted = accepted = 0
     while engine.has_work:
         message = engine.step()
         if waiting:
@@ -79,6 +91,8 @@ def _run(runner: Runner, prompts: Iterable[list[int]], new_tokens: int) -> Speed
             prefilled = time.perf_counter()
             continue
         decoded += sum(len(update.token_ids) for update in message.updates)
+        drafted += sum(update.num_drafted for update in message.updates)
+        accepted += sum(update.num_accepted for update in message.updates)
         steps += 1
     end = time.perf_counter()
     seconds = end - prefilled
@@ -92,4 +106,6 @@ def _run(runner: Runner, prompts: Iterable[list[int]], new_tokens: int) -> Speed
         total_tok_s=round(streams * new_tokens / (end - start), 1),
         step_ms=round(1000 / rate, 3) if rate else 0.0,
         weight_gb_s=round(rate * runner.info().weight_bytes / 1e9, 2),
+        drafted=drafted,
+        accepted=accepted,
     )

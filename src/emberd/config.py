@@ -140,6 +140,12 @@ class Config:
         values.one_of("auto", "ngram", "off"),
         "auto",
     )
+    draft: tuple[tuple[str, str], ...] = _setting(
+        "Name or path of a smaller model of the same tokens, which guesses for the others; or MODEL=DRAFT, "
+        "separated by commas, where * in a MODEL is any text.",
+        values.drafts,
+        (),
+    )
     prompt_share: float | None = _setting(
         "Share of the time that prompts get while replies run, so that these go on smoothly; 1: all they take.",
         values.share,

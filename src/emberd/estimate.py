@@ -6,7 +6,7 @@ A leaf beside protocol.py. The answer is counted by the loader's own code; what 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .hardware import Tier
@@ -58,6 +58,24 @@ class MemoryEstimate:
     context_length: int = 0
     kv_bytes: int = 0
     refusal: str = ""  # ... and why it would be refused; empty: it would not
+
+    def with_draft(self, draft: MemoryEstimate, kv_bytes: int) -> MemoryEstimate:
+        """Of a model together with its draft, of which each token of the context takes a place too; `kv_bytes`: of the
+        draft."""
+        kinds = {kind: draft.kv_token_bytes.get(kind) for kind in self.kv_token_bytes}
+        return replace(
+            self,
+            largest=max(self.largest, draft.largest, key=lambda matrix: matrix.nbytes),
+            weight_bytes=self.weight_bytes + draft.weight_bytes,
+            scratch_bytes=self.scratch_bytes + draft.scratch_bytes,
+            scratch_token_bytes=self.scratch_token_bytes + draft.scratch_token_bytes,
+            optional_bytes=self.optional_bytes + draft.optional_bytes,
+            optional_token_bytes=self.optional_token_bytes + draft.optional_token_bytes,
+            kv_token_bytes={
+                kind: self.kv_token_bytes[kind] + size for kind, size in kinds.items() if size
+            },
+            kv_bytes=self.kv_bytes + kv_bytes,
+        )
 
     def scratch(self, context_length: int) -> int:
         return self.scratch_bytes + round(self.scratch_token_bytes * context_length)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,6 +117,9 @@ class WorkerOptions:
     kv_ram: int = 0  # bytes of main memory for KV blocks that left the pool
     kv_disk: int = 0  # bytes of files in cache_dir for KV blocks, those of all models
     speculate: Speculate = "auto"
+    draft_path: str | None = None  # a smaller model of the same tokens, which guesses
+    beside: int = 0  # filled in by the worker: bytes of the device that its draft takes, without KV
+    kv_share: float = 1.0  # filled in by the worker: of KV memory; the rest is the draft's
     verify: bool | None = None  # check the kernels before they serve; None: on real GPUs
     verification: str = ""  # filled in by the worker: what that found, for its WorkerInfo
 
@@ -169,11 +172,12 @@ class WorkerInfo:
     tier: Tier = "unknown"
     kv_type: str = "f16"
     window: int = 0  # tokens that attention sees in every layer; 0: a layer sees all
+    draft: str = ""  # file name of the draft, which all bytes include; empty: there is none
+    draft_bytes: int = 0  # of them, the draft's
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceUpdate:
-    """New tokens of one sequence from one step. `error` is set with finish reason "error"."""
+class SequenceUpdate(NamedTuple):
+    """New tokens of a sequence from a step. `error` is set with finish reason "error". A tuple: it is pickled often."""
 
     request_id: str
     token_ids: tuple[int, ...]
@@ -336,6 +340,8 @@ class Runner(Protocol):
     KV cache is written over by later rows, which start behind the last right one. Such a row is of a sequence
     without penalties and logprobs; its sequence's next row may not use FROM_LAST_STEP, as the runner does
     not know what was right. At most `max_sequences` tokens are sampled a step.
+
+    A draft model's sequences go back: a row may start before where the last one ended, with other tokens.
     """
 
     block_size: int

@@ -131,6 +131,17 @@ def aliases(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
+def drafts(text: str) -> tuple[tuple[str, str], ...]:
+    """MODEL=DRAFT, separated by commas; a DRAFT alone is any model's."""
+    pairs = []
+    for entry in words(text):
+        model, equals, draft = (part.strip() for part in entry.rpartition("="))
+        if not draft or (equals and not model):
+            raise ValueError(f"'{entry}' is not a draft; write DRAFT, or MODEL=DRAFT")
+        pairs.append((model or "*", draft))
+    return tuple(pairs)
+
+
 def word(text: str) -> str:
     if not text.strip():
         raise ValueError("it must not be empty")

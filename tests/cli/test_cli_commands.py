@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -63,10 +64,9 @@ def assert_one_clear_line(result: Any, *words: str) -> None:
         assert word in result.err
 
 
-def test_commands_are_those_of_the_issue() -> None:
-    assert COMMANDS == sorted(
-        "serve run pull create cp rm list ps show stop batch cancel fit devices verify bench".split()
-    )
+def test_commands_are_those_of_the_issues() -> None:
+    named = "serve run pull create cp rm list ps show stop batch cancel explain fit devices verify bench"
+    assert COMMANDS == sorted(named.split())
 
 
 def test_version(emberd_cli: Emberd) -> None:
@@ -293,7 +293,11 @@ def test_bench_ends_in_one_json_line(emberd_cli: Emberd, tmp_path: Path) -> None
     facts = json.loads(result.out.splitlines()[-1])
     assert [row["streams"] for row in facts["results"]] == [1, 3]
     assert all(row["prefill_tok_s"] > 0 and row["decode_tok_s"] > 0 for row in facts["results"])
-    assert emberd_cli("bench", str(path), "--json", *arguments).json["model"] == "tiny.gguf"
+    draft = shutil.copy(path, tmp_path / "draft.gguf")
+    more = ("--device", "cpu", "--new-tokens", "40", "--draft", str(draft), "--json")
+    facts = emberd_cli("bench", str(path), *more).json
+    assert (facts["model"], facts["draft"]) == ("tiny.gguf", "draft.gguf")
+    assert facts["results"][0]["drafted"] >= facts["results"][0]["accepted"] > 0
 
 
 def test_bench_says_when_the_streams_do_not_fit(emberd_cli: Emberd, tmp_path: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from daemon import Daemon
+from daemon import Daemon, running_daemon
+from tiny_gguf import byte_vocab, random_model
 
 
 def complete(daemon: Daemon, path: str, **fields: Any) -> dict[str, Any]:
@@ -54,3 +57,31 @@ def test_guesses_change_no_text_and_are_counted_oc25(
     assert num_accepted > 0
     assert counted(daemon, "drafted_tokens") - before[0] == num_drafted
     assert counted(daemon, "accepted_tokens") - before[1] == num_accepted
+
+
+def test_a_draft_model_guesses_over_http(tmp_path: Path) -> None:
+    """The draft is a copy of the model: its guesses are right. Both are told; the reply is that without."""
+    models = tmp_path / "models"
+    models.mkdir()
+    path = random_model(models / "random.gguf", width=64, ffn=64, heads=2, head_dim=32)
+    draft = Path(shutil.copy(path, tmp_path / "draft.gguf"))
+    other = random_model(tmp_path / "other.gguf", vocab=byte_vocab(["these"]))
+    shutil.copy(path, models / "unlike.gguf")
+    body = {"prompt": "ab", "max_tokens": 60, "ignore_eos": True, "temperature": 0}
+    pairs = f"random={draft},unlike={other}"
+    with running_daemon(models, tmp_path, draft=pairs, speculate="off") as daemon:
+        plain = complete(daemon, "/v1/completions", **body, **{"speculative.n_max": 0})
+        guessed = complete(daemon, "/v1/completions", **body)
+        assert guessed["choices"] == plain["choices"]
+        accepted = guessed["timings"]["draft_n_accepted"]
+        assert guessed["timings"]["draft_n"] >= accepted > 0
+        assert counted(daemon, "accepted_tokens") == accepted
+        told = daemon.loaded()["random"]
+        assert told["emberd"]["draft"]["file"] == "draft.gguf"
+        assert 0 < told["emberd"]["draft"]["bytes"] < told["size"]
+        fit = daemon.http.get("/api/fit", params={"model": "random"}).json()
+        weights = told["emberd"]["memory"]["weights"]
+        assert fit["memory"]["weights"] == {"bytes": weights, "source": "measured"}
+        response = daemon.http.post("/v1/completions", json={"model": "unlike", **body})
+        assert response.status_code == 500
+        assert "--draft: other.gguf has another vocabulary" in response.json()["error"]["message"]

@@ -9,6 +9,7 @@ import pytest
 
 from batches import GREEDY
 from drafted import by_engine, by_guesses, plainly, repeating
+from emberd.engine.draft_model import DraftModel
 from emberd.protocol import SamplingParams, WorkerOptions
 from emberd.runtime.runner import GpuRunner
 from tiny_gguf import random_model
@@ -43,4 +44,10 @@ def test_drafted_tokens_change_no_sampled_token(tmp_path: Path, rng: np.random.G
     plain, none = by_engine(runner, requests, False)
     guessed, num_right = by_engine(runner, requests, True)
     assert guessed == plain and none == 0 and num_right > 0
+    beside = GpuRunner.load(options, None, runner.kernels, lent=True)  # its own draft model
+    draft = DraftModel(beside, 256)
+    guessed, num_right = by_engine(runner, requests, False, draft)
+    assert guessed == plain and num_right > 60
+    assert draft.num_free_blocks == beside.num_blocks
+    beside.close()
     runner.close()

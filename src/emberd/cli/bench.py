@@ -26,10 +26,12 @@ _COLUMNS = (
     "TOTAL tok/s",
     "STEP ms",
     "WEIGHTS GB/s",
+    "GUESSED",
+    "RIGHT",
 )
 
 
-@with_settings("device", "ctx", "kv_memory", "kv_type", "max_batch_tokens", "models_dir")
+@with_settings("device", "ctx", "kv_memory", "kv_type", "max_batch_tokens", "models_dir", "draft")
 def bench(
     config: Config,
     model: Annotated[str, typer.Argument(help="A model's name, or the path of a GGUF file.")],
@@ -41,17 +43,20 @@ def bench(
     """Measure prefill and decode tok/s of any GGUF file; ends in one JSON line.
 
     Prompts are random token ids and sampling is greedy, so only the speed means something. WEIGHTS GB/s is
-    the size of the weights over the time of a decode step: hold it against the memory's bandwidth.
+    the size of the weights over the time of a decode step: hold it against the memory's bandwidth. With
+    --draft that model guesses, and what it guesses depends on what the models say after all.
     """
     from ..bench import Workload, longest, measure
     from ..gguf.spec import open_model
-    from ..worker.process import load_runner
+    from ..models.drafts import draft_path
+    from ..worker.process import load_runners
 
     workload = Workload(_numbers(streams), prompt_tokens, new_tokens)
     path = model_path(config, model)
     opened = open_model(path)
     vocab_size = opened.spec.vocab_size
     opened.close()
+    draft = draft_path(config, model, path, lambda name: model_path(config, name))
     options = WorkerOptions(
         model_path=str(path),
         device=config.device,
@@ -59,11 +64,12 @@ def bench(
         rope_scaling=("linear", None),  # beyond the trained context too: only the speed counts
         kv_memory=config.kv_memory,
         kv_type=config.kv_type,
-        max_sequences=max(workload.streams),
+        max_sequences=max(*workload.streams, 32 if draft is not None else 0),
         max_batch_tokens=config.max_batch_tokens,
         cache_dir=str(config.cache_dir),
+        draft_path=None if draft is None else str(draft),
     )
-    runner = load_runner(options, lambda _: None)
+    runner, beside = load_runners(options, lambda _: None)
     assert not isinstance(runner, EncoderRunner), "opening the file has refused encoders"
     try:
         info = runner.info()
@@ -74,9 +80,12 @@ def bench(
                 "--streams, --prompt-tokens or --new-tokens"
             )
         results = []
-        for speed in measure(runner, vocab_size, workload, secrets.randbits(32)):
+        guesser = None if beside is None else beside.model()
+        for speed in measure(runner, vocab_size, workload, secrets.randbits(32), draft=guesser):
             results.append(dataclasses.asdict(speed))
     finally:
+        if beside is not None:
+            beside.runner.close()
         runner.close()
     if not json:
         print(
@@ -93,6 +102,7 @@ def bench(
         "load_seconds": round(info.load_seconds, 2),
         "tuned_products": info.tuned_products,
         "max_batch_tokens": config.max_batch_tokens,
+        "draft": None if draft is None else draft.name,
         "results": results,
     }
     print(jsonlib.dumps(facts))

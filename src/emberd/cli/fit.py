@@ -29,6 +29,7 @@ _MEANING = {
     "memory",
     "max_sequences",
     "max_batch_tokens",
+    "draft",
     "models_dir",
     "places",
 )
@@ -38,11 +39,13 @@ def fit(config: Config, model: ModelArgument, json: JsonOption = False) -> None:
     Reads the file's header and asks the device for its limits; nothing is loaded. `GET /api/fit` of a running
     daemon tells the same, measured where the model is loaded.
     """
+    from ..models.drafts import draft_path
     from ..models.fit import judge, question_of
     from ..worker.client import WorkerClient
 
     path = model_path(config, model)
-    made = asyncio.run(WorkerClient.estimate(question_of(config, path)))
+    draft = draft_path(config, model, path, lambda name: model_path(config, name))
+    made = asyncio.run(WorkerClient.estimate(question_of(config, path, draft)))
     told = judge(made, config).description()
     if json:
         print_json({"model": model, **told})

@@ -8,6 +8,7 @@ import logging
 from .. import __version__, logs
 from ..config import Config
 from ..keys import readable_by_others
+from ..models.drafts import find_draft
 from ..models.names import short_name
 from ..models.store import ModelStore
 from .settings import with_settings
@@ -29,7 +30,9 @@ def serve(config: Config) -> None:
     store.pulled.tidy()
     names = [store.register(entry) for entry in config.models]
     for name in names:
-        store.find(name)  # a file that cannot be served is said now, not by the first request
+        find_draft(
+            store.find(name), config, store
+        )  # a file that cannot be served is said now, not by the first request
     if config.device not in ("auto", "cpu"):
         from ..runtime.device import choose_adapter
 

@@ -29,6 +29,7 @@ from emberd.protocol import (
 
 from .batch import BatchBuilder
 from .blocks import BlockManager
+from .draft_model import DraftModel
 from .grammar import GrammarError, Grammars
 from .pace import GPU_LEAST, Pace
 from .prefix import BlockKeys
@@ -51,12 +52,14 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         prompt_share: float = 1.0,
         speculate: bool = False,
+        draft: DraftModel | None = None,
     ) -> None:
         """`prompt_share`: of the time that prompts get while replies run; 1: as much as they take.
-        `speculate`: guess tokens where that pays."""
+        `speculate`: guess tokens from the text so far where that pays; `draft`: by that model, which is its owner's."""
         pool_tokens = runner.num_blocks * runner.block_size
         self.context_length = min(runner.info().context_length, pool_tokens)
-        self._runner, self._speculate, self._clock = runner, speculate, clock
+        self._runner, self._clock = runner, clock
+        self._speculate, self._draft = speculate, draft
         window = runner.info().window
         self._blocks = BlockManager(runner.num_blocks, runner.block_size, window)
         self._tiers = tiers
@@ -74,6 +77,7 @@ class Engine:
             tiers,
             clock,
             self._pace,
+            draft,
         )
         self._batches = BatchBuilder(
             runner.max_sequences, self._blocks.blocks_for(self.context_length), runner.block_size
@@ -114,9 +118,15 @@ class Engine:
             return
         if sequence.params.grammar is not None:
             sequence.matcher = self._all_grammars().matcher(sequence.params.grammar)
-        if self._speculate and sequence.samples and can_be_guessed(sequence.params):
+        guesses = self._speculate or self._draft is not None
+        if guesses and sequence.samples and can_be_guessed(sequence.params):
             params = sequence.params
-            sequence.speculation = Speculation(params.max_drafted, params.expected)
+            sequence.speculation = Speculation(
+                params.max_drafted,
+                params.expected,
+                looks_up=self._speculate,
+                drafts=self._draft is not None,
+            )
         if isinstance(request, GenerateRequest) and request.cache_salt is not None:
             if sequence.scores is None:  # what is scored must be run
                 size = self._blocks.block_size
@@ -181,6 +191,8 @@ class Engine:
         self._blocks.check_integrity(sequence.block_table for sequence in scheduler.running)
         if self._tiers is not None:
             self._tiers.check_integrity()
+        if self._draft is not None:
+            self._draft.check_integrity(scheduler.running)
 
     def close(self) -> None:
         """Finish what the tiers are writing. The runner is its owner's."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from itertools import count, islice
 
 from .blocks import BlockManager
+from .draft_model import DraftModel
 from .drafts import with_drafts
 from .pace import Pace
 from .paths import Paths
@@ -44,8 +45,9 @@ class Scheduler:
         tiers: Tiers | None = None,
         clock: Callable[[], float] = time.monotonic,
         pace: Pace | None = None,
+        draft: DraftModel | None = None,
     ) -> None:
-        self._pace = pace
+        self._pace, self._draft = pace, draft
         self.mix = Mix(0, 0)  # of the step that was scheduled last
         self.blocks, self._tiers = blocks, tiers
         self._paths = Paths(blocks.prefixes, _RECORDS * blocks.num_blocks)
@@ -92,9 +94,12 @@ class Scheduler:
         self._follow_no_longer()
         self._age()
         self._displace()
+        if self._draft is not None:
+            self._draft.follow(self.running)
         rows = self._decode_rows()
         self._admit()
-        rows = with_drafts(rows, self.blocks, len(self._free_indices), len(self.running))
+        num_running = len(self.running)
+        rows = with_drafts(rows, self.blocks, len(self._free_indices), num_running, self._draft)
         num_decode = sum(row.count for row in rows)
         prompts = self._prefill_rows(self._prompt_budget(rows, self._max_batch_tokens - num_decode))
         num_last = sum(row.start < row.sequence.num_prompt_tokens for row in rows)  # of prompts
@@ -322,6 +327,8 @@ class Scheduler:
         sequence.index = None
         sequence.num_computed_tokens = sequence.num_published_blocks = 0
         self.blocks.release(sequence.block_table)
+        if self._draft is not None:
+            self._draft.forget(sequence)
 
 
 def _rank(sequence: Sequence) -> Rank:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from emberd.protocol import SequenceUpdate, StepOutput
 
 from .sequence import Row
@@ -25,9 +23,9 @@ def token_update(
     if (num_top := sequence.params.num_logprobs) is not None:
         assert output.logprobs is not None
         (token_id,) = token_ids  # nothing is guessed of such a sequence
-        update = replace(update, logprobs=(output.logprobs.told(place, token_id, num_top),))
+        update = update._replace(logprobs=(output.logprobs.told(place, token_id, num_top),))
     if sequence.num_prompt_tokens + len(token_ids) == len(sequence.token_ids):
-        update = replace(update, finding=sequence.finding)
+        update = update._replace(finding=sequence.finding)
     if sequence.scores is not None:
-        update = replace(update, prompt_logprobs=sequence.scores.take())
+        update = update._replace(prompt_logprobs=sequence.scores.take())
     return update

@@ -58,7 +58,8 @@ class EventStream(EventSourceResponse):
         def ping_event() -> ServerSentEvent:
             if ping_value is None:
                 return ServerSentEvent(comment="ping", sep="\n")
-            return _event(ping_value, named)
+            event = ping_value["type"] if named else None
+            return ServerSentEvent(data=_to_json(ping_value), event=event, sep="\n")
 
         super().__init__(
             _events(values, named),
@@ -99,14 +100,12 @@ class LineStream(StreamingResponse):
             self._close()
 
 
-async def _events(values: AsyncIterator[Any], named: bool) -> AsyncIterator[ServerSentEvent]:
+async def _events(values: AsyncIterator[Any], named: bool) -> AsyncIterator[bytes]:
+    """Written here, since the library's way costs as much as the JSON. JSON has no line breaks of its own."""
     async for value in values:
-        yield _event(value, named)
-
-
-def _event(value: Any, named: bool) -> ServerSentEvent:
-    data = value if isinstance(value, str) else _to_json(value)
-    return ServerSentEvent(data=data, event=value["type"] if named else None, sep="\n")
+        name = f"event: {value['type']}\n" if named else ""
+        data = value if isinstance(value, str) else _to_json(value)
+        yield f"{name}data: {data}\n\n".encode()
 
 
 async def _lines(values: AsyncIterator[Any]) -> AsyncIterator[str]:

@@ -87,8 +87,11 @@ class Fit:
         }
 
 
-def worker_options(config: Config, path: Path, kv_limit: int | None = None) -> WorkerOptions:
-    """What a worker is told of the settings. `kv_limit`: bytes that other models leave for the KV cache."""
+def worker_options(
+    config: Config, path: Path, kv_limit: int | None = None, draft: Path | None = None
+) -> WorkerOptions:
+    """What a worker is told of the settings. `kv_limit`: bytes that other models leave for the KV cache, the draft's
+    included."""
     return WorkerOptions(
         model_path=str(path),
         device=config.device,
@@ -104,13 +107,14 @@ def worker_options(config: Config, path: Path, kv_limit: int | None = None) -> W
         kv_ram=config.kv_ram,
         kv_disk=config.kv_disk,
         speculate=config.speculate,
+        draft_path=None if draft is None else str(draft),
         verify=config.verify,
     )
 
 
-def question_of(config: Config, path: Path) -> MemoryQuestion:
-    """The model alone, with all memory that models may take."""
-    return MemoryQuestion(worker_options(config, path), config.memory)
+def question_of(config: Config, path: Path, draft: Path | None = None) -> MemoryQuestion:
+    """The model alone, or with its draft, with all memory that models may take."""
+    return MemoryQuestion(worker_options(config, path, draft=draft), config.memory)
 
 
 def judge(made: MemoryEstimate, config: Config, measured: WorkerInfo | None = None) -> Fit:

@@ -20,7 +20,9 @@ from pathlib import Path
 from ..config import Config
 from ..errors import BadRequestError, EmberdError, ModelNotFoundError, OverloadedError
 from ..gguf.extend import scaling_words
+from ..protocol import WorkerOptions
 from ..worker.client import WorkerClient
+from .drafts import draft_of
 from .facts import Capability
 from .fit import Estimate, Fit, judge, question_of, worker_options
 from .loaded import LoadedModel, ModelText, Worker
@@ -211,7 +213,8 @@ class ModelManager:
         settings'. Without a name as `find_or_only`. Loads nothing. Raises as `acquire` does."""
         stored = await self.find_or_only(name)
         config = self._config if ctx is None else replace(self._config, ctx=ctx)
-        made = await self._estimate(question_of(config, stored.path))
+        draft = await draft_of(stored, config, self.store)
+        made = await self._estimate(question_of(config, stored.path, draft.path))
         model = self._alive(stored.key)
         return stored, judge(made, config, None if model is None else model.info)
 
@@ -312,10 +315,12 @@ class ModelManager:
         return task
 
     async def _load(self, stored: StoredModel) -> LoadedModel:
-        async with self._room.made_for(stored) as kv_limit:
+        draft = await draft_of(stored, self._config, self.store)
+        async with self._room.made_for(stored, draft.facts) as kv_limit:
             if (model := self._alive(stored.key)) is not None:
                 return model  # it was to leave, and others left first
-            model = await self._load_now(stored, kv_limit)
+            options = worker_options(self._config, stored.path, kv_limit, draft.path)
+            model = await self._load_now(stored, options)
             model.keep_alive = self._wishes.pop(stored.key, model.keep_alive)
             self._loaded[stored.key] = model
             self._recovery.end(stored.key)
@@ -323,8 +328,7 @@ class ModelManager:
             logger.info("loaded '%s' on %s", model.name, model.info.device)
             return model
 
-    async def _load_now(self, stored: StoredModel, kv_limit: int | None) -> LoadedModel:
-        options = worker_options(self._config, stored.path, kv_limit)
+    async def _load_now(self, stored: StoredModel, options: WorkerOptions) -> LoadedModel:
         text = self._text_once(stored)
         worker = await self._workers.take(stored.key, options)
         try:

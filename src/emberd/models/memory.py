@@ -45,27 +45,37 @@ class Need:
         return self.fixed + self.kv_most
 
 
-def need_of(facts: ModelFacts, config: Config, tier: Tier) -> Need:
-    """What the model takes on such a device. The CPU device holds everything as float32."""
+def need_of(facts: ModelFacts, config: Config, tier: Tier, draft: ModelFacts | None = None) -> Need:
+    """What the model takes on such a device, with its draft. The CPU device holds everything as float32."""
     defaults, is_cpu = DEFAULTS[tier], tier == "cpu"
-    weights = 4 * facts.num_parameters if is_cpu else facts.weight_bytes
-    tokens, rows = config.max_batch_tokens, config.max_sequences
-    logits = 0 if facts.is_encoder else (1 + _OPTIONAL) * rows * facts.vocab_size
+    rows = config.max_sequences
     context = min(config.ctx or defaults.context, longest_context(facts, config))
-    places = context * facts.position_values
-    scratch = 0 if is_cpu else 4 * (tokens * facts.step_values + places + logits)
+    fixed = _fixed(facts, config, context, is_cpu)
     plain, packed = _token_bytes(facts, is_cpu)
+    if draft is not None:
+        fixed += _fixed(draft, config, context, is_cpu)
+        sizes = _token_bytes(draft, is_cpu)
+        plain, packed = plain + sizes[0], packed + sizes[1]
     # What is asked for to the letter needs no more than `auto` would make of it.
     least_token = plain if config.kv_type == "f16" else packed
     token = packed if config.kv_type == "q8_0" else plain
     whole = context * token
     if config.kv_memory is not None:
         given = min(config.kv_memory, rows * whole)
-        return Need(weights + scratch, given, given, given)
+        return Need(fixed, given, given, given)
     wanted = whole if config.ctx else min(whole, defaults.kv_memory)
     least = context * least_token if config.ctx else min(wanted, LEAST_CONTEXT * least_token)
     most = max(wanted, min(rows * whole, defaults.kv_memory))
-    return Need(weights + scratch, least, wanted, most)
+    return Need(fixed, least, wanted, most)
+
+
+def _fixed(facts: ModelFacts, config: Config, context: int, is_cpu: bool) -> int:
+    """Weights and activations."""
+    if is_cpu:
+        return 4 * facts.num_parameters
+    logits = 0 if facts.is_encoder else (1 + _OPTIONAL) * config.max_sequences * facts.vocab_size
+    places = context * facts.position_values
+    return facts.weight_bytes + 4 * (config.max_batch_tokens * facts.step_values + places + logits)
 
 
 def longest_context(facts: ModelFacts, config: Config) -> int:

@@ -15,6 +15,7 @@ from ..config import Config
 from ..errors import ModelLoadError
 from ..hardware import DEVICE_SHARE, Tier
 from ..protocol import WorkerInfo
+from .facts import ModelFacts
 from .loaded import LoadedModel
 from .memory import Need, gib, need_of, next_to_leave, taken
 from .store import StoredModel
@@ -48,14 +49,16 @@ class Room:
         self._device: WorkerInfo | None = None  # of the model that was loaded last
 
     @asynccontextmanager
-    async def made_for(self, stored: StoredModel) -> AsyncIterator[int | None]:
-        """Hold the room that the model's load takes; gives the bytes left for its KV cache, None: no bound.
+    async def made_for(
+        self, stored: StoredModel, draft: ModelFacts | None = None
+    ) -> AsyncIterator[int | None]:
+        """Hold the room that the load of a model takes, with its draft; gives the bytes left for KV, None: no bound.
 
         Idle models leave, the least recently used first. Where that does not suffice, the load waits until running
         ones are idle. Raises ModelLoadError where the model alone is too large.
         """
         async with self._turn:
-            limit, size = await self._make(stored)
+            limit, size = await self._make(stored, draft)
         held, others = self._loading.get(stored.path, (0, 0))
         self._loading[stored.path] = max(held, size), others + 1
         try:
@@ -65,7 +68,7 @@ class Room:
             if others > 1:
                 self._loading[stored.path] = held, others - 1
 
-    async def _make(self, stored: StoredModel) -> tuple[int | None, int]:
+    async def _make(self, stored: StoredModel, draft: ModelFacts | None) -> tuple[int | None, int]:
         """(bytes for the KV cache, bytes to set aside)."""
         try:
             while True:
@@ -77,7 +80,7 @@ class Room:
                 if self.ending:
                     await asyncio.wait(set(self.ending))
                     continue
-                need = need_of(stored.facts, self._config, self._tier())
+                need = need_of(stored.facts, self._config, self._tier(), draft)
                 if need.least > budget:
                     raise ModelLoadError(self._too_large(stored, need, budget))
                 free = budget - self._used(groups)

@@ -64,7 +64,7 @@ def _decoder(model: ModelFile, question: MemoryQuestion) -> MemoryEstimate:
     wanted = min(options.context_length or made.default_context, spec.context_length)
     free = psutil.virtual_memory().available
     if question.memory is not None:
-        limit = max(0, question.memory - made.fixed(wanted))
+        limit = max(0, question.memory - made.fixed(wanted) - options.beside)
         options = replace(options, kv_limit=min(limit, options.kv_limit or limit))
     free = max(0, free - made.weight_bytes)
     kind = cache_kind(spec, options, free)

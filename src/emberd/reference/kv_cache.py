@@ -111,14 +111,16 @@ def _context(spec: ModelSpec, options: WorkerOptions) -> int:
 
 
 def _budget(spec: ModelSpec, options: WorkerOptions, free_bytes: int, kind: KVType) -> int:
-    """Bytes that the cache may take."""
-    budget = options.kv_memory
+    """Bytes that the cache may take: of what a draft leaves, its share."""
+    share = options.kv_share
+    free_bytes = max(0, int((free_bytes - options.beside) * share))
+    budget = None if options.kv_memory is None else int(options.kv_memory * share)
     if budget is None:
         budget = int(free_bytes * MEMORY_SHARE)
         if options.context_length:
             one_sequence = (_context(spec, options) + BLOCK_SIZE) * token_bytes(spec, kind)
             budget = max(budget, min(one_sequence, int(free_bytes * MEMORY_SHARE_FOR_CONTEXT)))
-    return budget if options.kv_limit is None else min(budget, options.kv_limit)
+    return budget if options.kv_limit is None else min(budget, int(options.kv_limit * share))
 
 
 def plan_cache(

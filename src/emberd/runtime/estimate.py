@@ -51,7 +51,9 @@ def _decoder(adapter: AdapterInfo, model: ModelFile, question: MemoryQuestion) -
     default = default_context(adapter, memory, spec, options)
     wanted = min(options.context_length or default, spec.context_length)
     if options.kv_limit is None and question.memory is not None:
-        options = replace(options, kv_limit=question.memory - footprint.fixed(wanted))
+        options = replace(
+            options, kv_limit=question.memory - footprint.fixed(wanted) - options.beside
+        )
     refusal = ""
     try:
         size = size_kv(adapter, device.max_binding_bytes, memory, spec, footprint, options)

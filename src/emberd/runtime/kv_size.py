@@ -41,7 +41,8 @@ def default_context(
     """Tokens wanted where none are asked for: no more than a KV cache of the settings' or the default's bytes holds."""
     defaults = DEFAULTS[gpu_tier(adapter.kind, memory)]
     kind = first_kind(spec, options)
-    blocks = (options.kv_memory or defaults.kv_memory) // bytes_per_block(spec, kind)
+    budget = int((options.kv_memory or defaults.kv_memory) * options.kv_share)
+    blocks = budget // bytes_per_block(spec, kind)
     return min(spec.context_length, defaults.context, max(1, blocks) * BLOCK_SIZE)
 
 
@@ -75,9 +76,11 @@ def size_kv(
     fixed = footprint.fixed(wanted)
     limit = options.kv_limit
     if limit is None and memory is not None:
-        limit = int(memory * DEVICE_SHARE) - fixed
+        limit = int(memory * DEVICE_SHARE) - fixed - options.beside
     budget = options.kv_memory or DEFAULTS[gpu_tier(adapter.kind, memory)].kv_memory
+    budget = int(budget * options.kv_share)
     if limit is not None:
+        limit = int(limit * options.kv_share)
         budget = min(budget, limit)
 
     def blocks_of(kind: KVType) -> int:

@@ -77,6 +77,7 @@ class GpuRunner:
         self.kv_type = size.kind
         self._pending: deque[tuple[IntArray, StepOutput, Mode]] = deque()
         self._held: tuple[Recording, NDArray[np.bool_]] | None = None  # waits for its masks
+        self._lent = False
 
     @classmethod
     def load(
@@ -84,8 +85,11 @@ class GpuRunner:
         options: WorkerOptions,
         progress: Callable[[float], None] | None = None,
         kernels: Kernels | None = None,
+        *,
+        lent: bool = False,
     ) -> GpuRunner:
-        """Open the file and the device (or take that of `kernels`), upload weights, allocate the cache.
+        """Open the file and the device (or take that of `kernels`), upload weights, allocate the cache. `lent`: the
+        device is another runner's, and stays open.
 
         Raises ModelFileError for the file, DeviceError for the device, ModelLoadError where it has no room.
         """
@@ -95,6 +99,7 @@ class GpuRunner:
         if kernels is None:
             kernels = Kernels(open_device("gpu" if options.device == "auto" else options.device))
         runner = cls(kernels.device, model, options)
+        runner._lent = lent
         try:
             runner._build(kernels, progress)
         except AllocationError as error:
@@ -307,5 +312,6 @@ class GpuRunner:
 
     def close(self) -> None:
         self._replayer.close()
-        self._device.close()
+        if not self._lent:
+            self._device.close()
         self._model.file.close()

@@ -44,6 +44,7 @@ class Tokenizer:
         self._vocabulary = vocabulary
         self._byte_level = vocabulary.model == "gpt2"
         self._encoder = _ENCODERS[vocabulary.model](vocabulary)
+        self._bytes: dict[int, bytes] = {}  # of tokens that were asked for
         self._control = self._of_type(CONTROL, UNKNOWN)
         always = self._of_type(USER_DEFINED)
         if READ_AS_CONTROL in vocabulary.ids:
@@ -126,8 +127,14 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token adds to a text; none for control, unknown and unused tokens and for ids
         outside the vocabulary (models pad their embeddings)."""
-        if not 0 <= token_id < self.vocab_size:
-            return b""
+        data = self._bytes.get(token_id)
+        if data is None:
+            if not 0 <= token_id < self.vocab_size:
+                return b""
+            data = self._bytes[token_id] = self._bytes_of(token_id)
+        return data
+
+    def _bytes_of(self, token_id: int) -> bytes:
         token, kind = self._vocabulary.tokens[token_id], self._vocabulary.types[token_id]
         if kind == USER_DEFINED:
             return token.encode("utf-8", "surrogateescape")

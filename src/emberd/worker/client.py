@@ -376,6 +376,8 @@ def _environment() -> dict[str, str]:
 
 def _merge(updates: list[SequenceUpdate]) -> SequenceUpdate:
     last = updates[-1]
+    if len(updates) == 1:
+        return last
     return SequenceUpdate(
         last.request_id,
         tuple(token_id for update in updates for token_id in update.token_ids),

@@ -43,6 +43,7 @@ from emberd.protocol import (
 )
 
 from .channel import Channel, DeviceLost, LoadFailure, LoadProgress
+from .draft import LoadedDraft, estimate_with_draft, load_draft, parted
 
 Progress = Callable[[float], None]
 AnyRunner = Runner | EncoderRunner
@@ -108,8 +109,27 @@ def load_runner(
     return CpuRunner.load(options, progress)
 
 
+def load_runners(
+    options: WorkerOptions, progress: Progress, make_runner: MakeRunner = load_runner
+) -> tuple[AnyRunner, LoadedDraft | None]:
+    """The model's runner and, where the options name one, its draft's. Raises as these do, and ModelLoadError where
+    the two do not go together."""
+    if options.draft_path is None:
+        return make_runner(options, progress), None
+    parts = parted(options, estimate_memory)
+    runner = make_runner(parts.model, progress)
+    assert not isinstance(runner, EncoderRunner), "its parts are not those of an encoder"
+    try:
+        return runner, load_draft(parts, runner)
+    except BaseException:
+        runner.close()
+        raise
+
+
 def estimate_memory(question: MemoryQuestion) -> MemoryEstimate:
-    """For the device that `load_runner` would choose."""
+    """For the device that `load_runner` would choose; of the model with its draft where it has one."""
+    if question.options.draft_path is not None:
+        return estimate_with_draft(question, estimate_memory)
     if question.options.device != "cpu":
         from emberd.runtime.device import choose_adapter
 
@@ -123,7 +143,9 @@ def estimate_memory(question: MemoryQuestion) -> MemoryEstimate:
     return estimate(question)
 
 
-def make_engine(runner: AnyRunner, options: WorkerOptions) -> AnyEngine:
+def make_engine(
+    runner: AnyRunner, options: WorkerOptions, draft: LoadedDraft | None = None
+) -> AnyEngine:
     if isinstance(runner, EncoderRunner):
         return EncoderEngine(runner)
     tiers = tiers_for(runner, options, model_digest)
@@ -133,7 +155,8 @@ def make_engine(runner: AnyRunner, options: WorkerOptions) -> AnyEngine:
     if share is None:
         # On the CPU a step with prompts is long however few of their tokens are in it.
         share = 1.0 if on_cpu else GPU_PROMPT_SHARE
-    return Engine(runner, tiers, prompt_share=share, speculate=speculate)
+    model = None if draft is None else draft.model()
+    return Engine(runner, tiers, prompt_share=share, speculate=speculate, draft=model)
 
 
 class Inbox:
@@ -172,7 +195,9 @@ class Inbox:
         return message
 
 
-def load(channel: Channel, options: WorkerOptions, make_runner: MakeRunner) -> AnyRunner | None:
+def load(
+    channel: Channel, options: WorkerOptions, make_runner: MakeRunner
+) -> tuple[AnyRunner, LoadedDraft | None] | None:
     """Load and answer with WorkerInfo, or with a LoadFailure and None."""
     sent = 0.0
 
@@ -183,9 +208,9 @@ def load(channel: Channel, options: WorkerOptions, make_runner: MakeRunner) -> A
             channel.send(LoadProgress(fraction))
 
     with _failures_told(channel, options):
-        runner = make_runner(options, progress)
-        channel.send(runner.info())
-        return runner
+        runner, draft = load_runners(options, progress, make_runner)
+        channel.send(runner.info() if draft is None else draft.told(runner.info()))
+        return runner, draft
     return None
 
 
@@ -245,6 +270,11 @@ def serve(
             told = counts
 
 
+def _prepare(runners: list[Runner]) -> bool:
+    """One thing more that later steps are likely to need; False: nothing is left."""
+    return any(runner.prepare() for runner in runners)
+
+
 def _wait(engine: AnyEngine, unprepared: bool, beats: bool) -> float | None:
     if engine.has_work:
         return 0
@@ -288,19 +318,23 @@ def main(make_runner: MakeRunner | None = None) -> int:
             return 0
         assert isinstance(options, WorkerOptions)
         make_runner = make_runner or partial(load_runner, on_loss=partial(_leave, channel))
-        runner = load(channel, options, make_runner)
-        if runner is None:
+        loaded = load(channel, options, make_runner)
+        if loaded is None:
             return 1
+        runner, draft = loaded
         try:
-            prepare = (lambda: False) if isinstance(runner, EncoderRunner) else runner.prepare
-            engine = make_engine(runner, options)
+            runners = [] if isinstance(runner, EncoderRunner) else [runner]
+            runners += [] if draft is None else [draft.runner]
+            engine = make_engine(runner, options, draft)
             try:
                 heartbeat = runner.heartbeat if isinstance(runner, HasHeartbeat) else None
-                serve(channel, inbox, engine, prepare, heartbeat)
+                serve(channel, inbox, engine, partial(_prepare, runners), heartbeat)
             finally:
                 if isinstance(engine, Engine):
                     engine.close()
         finally:
+            if draft is not None:
+                draft.runner.close()
             runner.close()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return 0

@@ -81,8 +81,15 @@ def running_item(model: LoadedModel) -> Json:
             "blocks": model.info.num_blocks,
             "blocks_free": model.worker.stats.num_free_blocks,
             "tiers": _tiers(model),
+            "draft": _draft(model),
         },
     }
+
+
+def _draft(model: LoadedModel) -> Json | None:
+    """The model that guesses; its bytes are among those of the whole."""
+    info = model.info
+    return {"file": info.draft, "bytes": info.draft_bytes} if info.draft else None
 
 
 def _tiers(model: LoadedModel) -> Json | None:

@@ -1,0 +1,229 @@
+"""A draft model: a smaller model of the same tokens, which runs ahead of sequences to guess how they go on.
+
+It has a runner, blocks and places of its own, and keeps the KV of the sequences that it follows from step to step.
+What it guesses changes no token. It knows token ids; whether guessing pays is speculation.py's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field, replace
+
+from emberd.protocol import GenerateRequest, Runner
+
+from .batch import BatchBuilder
+from .blocks import BlockManager
+from .sequence import Row, Sequence
+
+REACH = 32
+"""Tokens that a sequence may be ahead, to be guessed at once: they are run with the first guess."""
+
+
+@dataclass(slots=True)
+class _Follower:
+    """A sequence as the draft model has it: its known tokens, of which some are computed."""
+
+    own: Sequence
+    fed: list[int] = field(default_factory=list)  # guesses behind its tokens that were run too
+
+    def meet(self, token_ids: list[int]) -> list[int]:
+        """Take what the sequence went on with, which is given. Guesses that were right are computed already; what the
+        others wrote is written over."""
+        new = token_ids[len(self.own.token_ids) :]
+        right = 0
+        while right < min(len(self.fed), len(new) - 1) and self.fed[right] == new[right]:
+            right += 1
+        self.own.num_computed_tokens += right
+        self.own.token_ids += new
+        if new:
+            self.fed = []
+        return new
+
+    @property
+    def num_uncomputed(self) -> int:
+        return len(self.own.token_ids) - self.own.num_computed_tokens
+
+
+class DraftModel:
+    """Over one runner, which it does not own. Between two calls nothing of it is in flight."""
+
+    def __init__(self, runner: Runner, num_tokens: int) -> None:
+        """Token ids below `num_tokens` mean the same to both models."""
+        self._runner, self._num_tokens = runner, num_tokens
+        pool_tokens = runner.num_blocks * runner.block_size
+        self._context_length = min(runner.info().context_length, pool_tokens)
+        self._blocks = BlockManager(runner.num_blocks, runner.block_size)
+        self._batches = BatchBuilder(
+            runner.max_sequences, self._blocks.blocks_for(self._context_length), runner.block_size
+        )
+        num_places = min(runner.max_sequences, runner.max_batch_tokens)
+        self._free_indices = list(range(num_places - 1, -1, -1))
+        self._reach = min(REACH, runner.max_batch_tokens)
+        self._followers: dict[str, _Follower] = {}  # the one used longest ago first
+        self._wanting: set[str] = set()  # by the last `follow`: these are not dropped for others
+        self._in_flight: deque[list[Row]] = deque()
+
+    def follow(self, sequences: Iterable[Sequence]) -> None:
+        """Run what those that want guesses are ahead by, one step's worth in all, and tell each whether it is near."""
+        wanting = [one for one in sequences if one.speculation and one.speculation.wants_draft]
+        self._wanting = {one.request_id for one in wanting}
+        budget, rows = self._runner.max_batch_tokens, []
+        for sequence in wanting:
+            assert sequence.speculation is not None
+            follower = self._follower_of(sequence)
+            if follower is None:
+                continue
+            ahead = follower.num_uncomputed - 1
+            if ahead < self._reach:
+                sequence.speculation.follow(True)
+                continue
+            sequence.speculation.follow(False)
+            if count := min(ahead, budget):
+                rows.append(self._row(follower, count, sample=False))
+                budget -= count
+        if rows:
+            self._submit(rows)
+            self._collect_all()
+
+    def guess(self, asked: Seq[tuple[Sequence, int]]) -> list[list[int]]:
+        """What each sequence may go on with: as many tokens as are asked for, or fewer. `follow` was told of them."""
+        wanted: dict[str, tuple[_Follower, int]] = {}
+        for sequence, count in asked:
+            follower = self._followers.get(sequence.request_id)
+            if follower is None:
+                continue
+            count = min(count, self._context_length - len(follower.own.token_ids))
+            num_tokens = len(follower.own.token_ids) + count - 1
+            if count > 0 and self._make_room(follower.own.block_table, num_tokens):
+                wanted[sequence.request_id] = follower, count
+        self._run(list(wanted.values()))
+        found = []
+        for sequence, _ in asked:
+            follower, _ = wanted.get(sequence.request_id, (None, 0))
+            found.append([] if follower is None else self._take_guesses(follower, sequence))
+        return found
+
+    def forget(self, sequence: Sequence) -> None:
+        """The sequence runs no more; what was kept for it is free."""
+        follower = self._followers.pop(sequence.request_id, None)
+        if follower is not None:
+            assert follower.own.index is not None
+            self._free_indices.append(follower.own.index)
+            self._blocks.release(follower.own.block_table)
+
+    @property
+    def num_free_blocks(self) -> int:
+        return self._blocks.num_free
+
+    def check_integrity(self, running: Iterable[Sequence]) -> None:
+        """Recount blocks and places; AssertionError tells what is off."""
+        owns = [follower.own for follower in self._followers.values()]
+        self._blocks.check_integrity([own.block_table for own in owns])
+        assert self._followers.keys() <= {one.request_id for one in running}
+        indices = [*self._free_indices, *(own.index for own in owns)]
+        assert len(set(indices)) == len(indices), "a place is used twice"
+
+    def _follower_of(self, sequence: Sequence) -> _Follower | None:
+        """Its follower, which knows all its tokens and has blocks for them; None where that cannot be now."""
+        assert sequence.speculation is not None
+        follower = self._followers.pop(sequence.request_id, None)
+        new = sequence.token_ids if follower is None else follower.meet(sequence.token_ids)
+        if follower is None and self._has_place():
+            follower = self._begin(sequence)
+        if follower is not None:
+            self._followers[sequence.request_id] = follower
+        num_tokens = len(sequence.token_ids)
+        if num_tokens >= self._context_length or max(new, default=0) >= self._num_tokens:
+            sequence.speculation.give_up_draft()
+        elif follower is not None and self._make_room(follower.own.block_table, num_tokens):
+            return follower
+        else:
+            sequence.speculation.pause_draft()
+        self.forget(sequence)
+        return None
+
+    def _begin(self, sequence: Sequence) -> _Follower:
+        params = replace(sequence.params, grammar=None, expected=())
+        request = GenerateRequest(sequence.request_id, tuple(sequence.token_ids), params)
+        own = Sequence(request, self._context_length)
+        own.start(self._free_indices.pop(), 0, self._blocks.block_size)
+        return _Follower(own)
+
+    def _has_place(self) -> bool:
+        if not self._free_indices:
+            self._drop_one()
+        return bool(self._free_indices)
+
+    def _drop_one(self) -> bool:
+        """Let the one go that was used longest ago and wants no guesses now."""
+        for name, follower in self._followers.items():
+            if name not in self._wanting:
+                self.forget(follower.own)
+                return True
+        return False
+
+    def _make_room(self, block_table: list[int], num_tokens: int) -> bool:
+        """Grow a table to so many tokens, if need be at the cost of those that want no guesses now."""
+        missing = self._blocks.num_missing(block_table, num_tokens)
+        while missing > self._blocks.num_free:
+            if not self._drop_one():
+                return False
+        self._blocks.grow(block_table, num_tokens)
+        return True
+
+    def _run(self, wanted: list[tuple[_Follower, int]]) -> None:
+        """A step for each guess, of all sequences together; the first runs what is not computed yet."""
+        rows: list[Row] = []
+        room = self._runner.max_batch_tokens
+        for follower, _ in wanted:
+            count = follower.num_uncomputed
+            if count > room:
+                self._submit(rows)
+                rows, room = [], self._runner.max_batch_tokens
+            rows.append(self._row(follower, count, sample=True))
+            room -= count
+        if rows:
+            self._submit(rows)
+        for place in range(1, max((count for _, count in wanted), default=0)):
+            self._submit(
+                [self._row(follower, 1, sample=True) for follower, count in wanted if count > place]
+            )
+        self._collect_all()
+
+    def _row(self, follower: _Follower, count: int, sample: bool) -> Row:
+        own = follower.own
+        row = Row(own, own.num_computed_tokens, count, sample)
+        own.num_computed_tokens += count
+        return row
+
+    def _submit(self, rows: list[Row]) -> None:
+        if len(self._in_flight) == self._runner.steps_in_flight:
+            self._collect()
+        rows.sort(key=lambda row: row.count > 1)
+        self._runner.submit(self._batches.build(rows))
+        self._in_flight.append(rows)
+
+    def _collect(self) -> None:
+        rows = self._in_flight.popleft()
+        sampled = self._runner.collect().token_ids.tolist()
+        for row, token_id in zip(rows, sampled, strict=True):
+            if row.sample:
+                row.sequence.token_ids.append(token_id)
+
+    def _collect_all(self) -> None:
+        while self._in_flight:
+            self._collect()
+
+    def _take_guesses(self, follower: _Follower, sequence: Sequence) -> list[int]:
+        """The tokens behind those that are known, which are its own no more."""
+        own, num_known = follower.own, len(sequence.token_ids)
+        guesses = own.token_ids[num_known:]
+        del own.token_ids[num_known:]
+        own.num_computed_tokens = num_known
+        follower.fed = guesses[:-1]
+        for place, token_id in enumerate(guesses):
+            if token_id >= self._num_tokens:
+                return guesses[:place]
+        return guesses

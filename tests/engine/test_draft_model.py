@@ -1,0 +1,222 @@
+"""Draft models under an engine: no token is another for them, their guesses are used, and they keep nothing back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from emberd.engine import Engine
+from emberd.engine.draft_model import DraftModel
+from emberd.engine.speculation import (
+    ASKED_TOKENS,
+    FIRST_REST,
+    LONGEST_DRAFT_REST,
+    MAX_DRAFTED,
+    PLAIN_TOKENS,
+    Speculation,
+)
+from emberd.protocol import GenerateRequest, SamplingParams
+from fakes import END, TABLE, VOCABULARY, ScriptedRunner, hashed, lone_run
+
+
+def often_right(history: Sequence[int], params: SamplingParams) -> int:
+    """As the model goes on, or, one time in five, not."""
+    token_id = hashed(history, params)
+    return token_id if token_id % 5 else (token_id + 1) % VOCABULARY
+
+
+def draft_of(
+    next_token: Any = often_right, num_tokens: int = VOCABULARY, **sizes: Any
+) -> DraftModel:
+    runner = ScriptedRunner(next_token=next_token, goes_back=True, **sizes)
+    return DraftModel(runner, num_tokens)
+
+
+def run_all(engine: Engine, requests: list[GenerateRequest]) -> dict[str, tuple[Any, ...]]:
+    """(tokens, finish reason, guessed, right) by request."""
+    found: dict[str, tuple[Any, ...]] = {one.request_id: ((), None, 0, 0) for one in requests}
+    for request in requests:
+        engine.add(request)
+    while engine.has_work:
+        for update in engine.step().updates:
+            ids, _, drafted, right = found[update.request_id]
+            found[update.request_id] = (
+                ids + update.token_ids,
+                update.finish_reason,
+                drafted + update.num_drafted,
+                right + update.num_accepted,
+            )
+        engine.check_integrity()
+    return found
+
+
+@pytest.mark.parametrize("steps_in_flight", [1, 3])
+def test_a_model_that_guesses_itself_is_always_right(
+    rng: np.random.Generator, steps_in_flight: int
+) -> None:
+    """And saves the steps of its right guesses: a reply takes far fewer than it has tokens."""
+    sizes: dict[str, Any] = {"num_blocks": 200, "steps_in_flight": steps_in_flight}
+    runner, draft = ScriptedRunner(max_sequences=16, **sizes), draft_of(hashed, **sizes)
+    engine = Engine(runner, clock=itertools.count().__next__, draft=draft)
+    prompt = tuple(rng.integers(0, VOCABULARY, int(rng.integers(1, 150))).tolist())
+    request = GenerateRequest(
+        "r", prompt, SamplingParams(max_tokens=100, seed=int(rng.integers(99)))
+    )
+    ids, reason, drafted, right = run_all(engine, [request])["r"]
+    assert (ids, reason) == lone_run(request)
+    assert drafted == right > 70
+    assert len(runner.batches) < 50 + len(prompt) // 16
+    assert draft.num_free_blocks == 200
+
+
+def random_request(rng: np.random.Generator, name: str, longest: int) -> GenerateRequest:
+    params = SamplingParams(
+        max_tokens=int(rng.integers(1, 150)),
+        seed=int(rng.integers(1 << 31)),
+        stop_token_ids=tuple(rng.integers(0, VOCABULARY, 4).tolist()),
+        presence_penalty=float(rng.integers(6) == 0),
+        max_drafted=(None, None, 0, 2)[int(rng.integers(4))],
+    )
+    prompt = tuple(rng.integers(0, VOCABULARY, int(rng.integers(1, longest))).tolist())
+    return GenerateRequest(name, prompt, params)
+
+
+@pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
+def test_no_token_is_another_for_it(rng: np.random.Generator, steps_in_flight: int) -> None:
+    """Arrivals, cancels, preemption by the engine and by hand, stop tokens; pools of both models that are too small."""
+    num_right = num_preempted = 0
+    for _ in range(8):
+        sizes = {"block_size": int(rng.choice([1, 4, 16])), "steps_in_flight": steps_in_flight}
+        runner = ScriptedRunner(
+            num_blocks=int(rng.integers(20, 60)),
+            max_sequences=int(rng.integers(2, 17)),
+            max_batch_tokens=int(rng.integers(2, 40)),
+            context_length=int(rng.integers(60, 200)),
+            **sizes,
+        )
+        num_blocks = int(rng.integers(10, 60))
+        draft = draft_of(
+            num_blocks=num_blocks,
+            max_sequences=int(rng.integers(1, 17)),
+            max_batch_tokens=int(rng.integers(1, 40)),
+            context_length=int(rng.integers(100, 200)),
+            num_tokens=int(rng.choice([VOCABULARY, VOCABULARY - 2])),
+            **sizes,
+        )
+        gaps = itertools.accumulate(rng.exponential(size=100_000).tolist())
+        engine = Engine(runner, clock=lambda gaps=gaps: next(gaps), draft=draft)
+        expected, got, ended, to_cancel = {}, {}, {}, {}
+        num_steps = 0
+        while len(expected) < 10 or engine.has_work:
+            if len(expected) < 10 and rng.random() < 0.3:
+                name = f"r{len(expected)}"
+                request = random_request(rng, name, engine.context_length // 2)
+                expected[name] = lone_run(request, hashed, engine.context_length)
+                got[name] = []
+                engine.add(request)
+                if rng.random() < 0.2:
+                    to_cancel[num_steps + int(rng.integers(40))] = name
+            if num_steps in to_cancel:
+                engine.cancel(to_cancel[num_steps])
+            if rng.random() < 0.05:
+                num_preempted += engine.preempt(None) is not None
+            for update in engine.step().updates:
+                got[update.request_id] += update.token_ids
+                num_right += update.num_accepted
+                if update.finish_reason:
+                    ended[update.request_id] = update.finish_reason
+            engine.check_integrity()
+            num_steps += 1
+            assert num_steps < 20_000, "a sequence does not get on"
+        for name, (token_ids, reason) in expected.items():
+            if ended[name] == "cancelled":
+                assert tuple(got[name]) == token_ids[: len(got[name])]
+            else:
+                assert (tuple(got[name]), ended[name]) == (token_ids, reason)
+        assert engine.step().num_free_blocks == runner.num_blocks
+        assert draft.num_free_blocks == num_blocks, "the draft model keeps blocks of what has ended"
+    assert num_right > 40 and num_preempted, "guesses and preemption were meant to come"
+
+
+def test_text_and_draft_model_guess_together(rng: np.random.Generator) -> None:
+    """What repeats itself is guessed from the text; the draft model, always wrong here, is asked before it does."""
+    period = rng.permutation(VOCABULARY)[:5].tolist()
+
+    def repeating(history: Sequence[int], params: SamplingParams) -> int:
+        return period[len(history) % 5] if len(history) > 30 else hashed(history, params)
+
+    def wrong(history: Sequence[int], params: SamplingParams) -> int:
+        return (repeating(history, params) + 1) % VOCABULARY
+
+    request = GenerateRequest("r", (END,), SamplingParams(max_tokens=150))
+    runner, draft = ScriptedRunner(next_token=repeating), draft_of(wrong)
+    engine = Engine(runner, clock=itertools.count().__next__, speculate=True, draft=draft)
+    ids, _, drafted, right = run_all(engine, [request])["r"]
+    assert ids == lone_run(request, repeating)[0]
+    assert drafted > right > 50
+
+
+def test_grammars_bind_a_draft_models_guesses(rng: np.random.Generator) -> None:
+    def lettered(history: Sequence[int], params: SamplingParams) -> int:
+        return (history[-1] * 7 + 3) % 300
+
+    requests = [
+        GenerateRequest(
+            f"r{place}",
+            tuple(rng.integers(0, 300, 5).tolist()),
+            SamplingParams(max_tokens=60, grammar=grammar, stop_token_ids=(END,)),
+        )
+        for place, grammar in enumerate(["start: /[a-z]{40,50}/", "start: /(<[a-d]{2}>){9,20}/"])
+    ]
+
+    def run(draft: DraftModel | None) -> dict[str, tuple[Any, ...]]:
+        runner = ScriptedRunner(next_token=lettered, max_sequences=16, num_blocks=200)
+        engine = Engine(runner, clock=itertools.count().__next__, draft=draft)
+        engine.use_table(TABLE)
+        return run_all(engine, requests)
+
+    plain, guessed = run(None), run(draft_of(lettered, num_blocks=200))
+    assert {name: one[:2] for name, one in guessed.items()} == {
+        name: one[:2] for name, one in plain.items()
+    }
+
+
+def replies(cost: float, right: float, rng: np.random.Generator, count: int) -> list[int]:
+    """How many guesses each step of one sequence had, where a step with guesses takes `cost` and each guess is right
+    with that probability, until it has `count` tokens."""
+    speculation, now, steps, num_tokens = Speculation(looks_up=False, drafts=True), 0.0, [], 0
+    while num_tokens < count:
+        speculation.follow(True)
+        asked = speculation.ask(100) if not speculation.propose([1] * (num_tokens + 1), 100) else 0
+        came = 1
+        while came <= asked and rng.random() < right:
+            came += 1
+        now += cost if asked else 1.0
+        speculation.took(now, came, asked)
+        num_tokens += came
+        steps.append(asked)
+    return steps
+
+
+def test_a_draft_model_that_pays_is_asked_for_more_and_what_is_plain_is_measured_again(
+    rng: np.random.Generator,
+) -> None:
+    steps = replies(2.0, 1.0, rng, 2000)
+    assert steps[:FIRST_REST] == [0] * FIRST_REST and max(steps) == MAX_DRAFTED
+    plain = sum(not asked for asked in steps[FIRST_REST:])
+    assert (
+        PLAIN_TOKENS * (2000 // (2 * ASKED_TOKENS))
+        <= plain
+        <= PLAIN_TOKENS * (2000 // ASKED_TOKENS + 1)
+    )
+
+
+def test_a_draft_model_that_does_not_pay_is_asked_seldom(rng: np.random.Generator) -> None:
+    steps = replies(3.0, 0.1, rng, 4000)
+    asked = np.flatnonzero(steps)
+    assert np.diff(asked).max() <= LONGEST_DRAFT_REST + 1
+    assert len(asked) < 4000 // LONGEST_DRAFT_REST * 4 + 12
