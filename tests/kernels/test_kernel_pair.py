@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,15 @@ from emberd.runtime.pair import Member, WeightPair, can_pair, matmul_pair
 from emberd.runtime.products import Form, Product
 from emberd.runtime.weights import WeightMatrix, upload_matrix
 from fused_cases import pending
-from linear_cases import NARROW, columns, limited, quantized, with_rows_tile, with_subgroups
+from linear_cases import (
+    NARROW,
+    QUANT_TYPES,
+    columns,
+    limited,
+    quantized,
+    with_rows_tile,
+    with_subgroups,
+)
 from pair_plans import as_gpu, layers_of, mixed_model
 from tiny_gguf import random_rows
 from tolerance import check
@@ -160,6 +169,27 @@ def test_tiles_in_slices(kernels: Kernels, rng: np.random.Generator) -> None:
     tile = MatmulTile(16, 16, 4, runs=8, slices=8, ahead=2)
     table = replace(NARROW, matmul=MatmulTable(((1, tile),)))
     check_pair(kernels, rng, (Q4_K, Q6_K), table, tokens=9)
+
+
+@pytest.mark.parametrize("tokens", [3, 20])
+def test_the_texts_of_all_types_go_together(
+    device: Device, kernels: Kernels, rng: np.random.Generator, tokens: int
+) -> None:
+    """Each type with the next one, first and second: valid modules, which is not all that a driver asks for."""
+    table, y = replace(NARROW, paired=True), device.empty((tokens, 16))
+    count, x = device.empty((1,), "u32"), linear.activations(device, tokens, 512)
+    matrices = [
+        upload_matrix(device, [(random_rows(rng, 16, 512, kind), kind)]) for kind in QUANT_TYPES
+    ]
+    made = 0
+    for pair in pairwise([*matrices, matrices[0]]):
+        for members in (pair, pair[::-1]):
+            if can_pair(table, *members, tokens):
+                products = [Member(weight, None, y, 0) for weight in members]
+                (step,) = matmul_pair(kernels, *products, x, rows=tokens, count=count, table=table)
+                device.wgpu.create_shader_module(code=step.kernel.source)
+                made += 1
+    assert made >= 2 * len(QUANT_TYPES) - 4  # but for tiles of Q2_K beside others
 
 
 def test_what_cannot_be_one_dispatch(device: Device, rng: np.random.Generator) -> None:

@@ -74,7 +74,7 @@ class Kernel:
         self._numbers = [n for n, _, _ in found]
         body = _PARAMS.search(source)
         self.fields = tuple(_FIELD.findall(body.group(1))) if body and not key.params else ()
-        self._source, self._found = source, found
+        self.source, self._found = source, found
         self._layout: Any = None
         self._pipeline: Any = None
 
@@ -102,8 +102,8 @@ class Kernel:
     def _compile(self) -> tuple[Any, Any]:
         """The bind group layout and the pipeline."""
         device = self._device
-        _dump(self.label, self._source)
-        module = device.wgpu.create_shader_module(label=self.label, code=self._source)
+        _dump(self.label, self.source)
+        module = device.wgpu.create_shader_module(label=self.label, code=self.source)
         entries = [
             {
                 "binding": n,
