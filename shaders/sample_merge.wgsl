@@ -1,7 +1,7 @@
 // sample_merge: one token a row from what sample_split found; see reference/sampling.py for what is kept
 //
 // logits, sequence_index, positions, settings, count, penalty_state, logit_bias, masks, slices, run_max: as in sample_split
-// out_tokens [rows] i32, out: the token, -1 for rows that do not sample
+// out_tokens [rows] i32, out: the token, -1 for rows that do not sample and where no score is finite: NaN in the logits
 // last_tokens [max_sequences] u32, out
 // grid    (rows, 1, 1); one workgroup a row
 // WG      power of two, const
@@ -182,7 +182,7 @@ fn draw_filtered(row: Row, s: Settings, all_mass: f32, lane: u32) -> u32 {
   while (by_mass) {
     from_key = max(from_key, ordered(winner.logit)) + 1u;
     let likelier = scan(r, s, from_key, lane);
-    if (likelier.count == 0u || likelier.mass < enough) { break; }
+    if (likelier.token >= params.vocab_size || likelier.mass < enough) { break; } // none, or none that is finite
     winner = likelier;
   }
   return winner.token;
@@ -223,8 +223,10 @@ fn sample_merge(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
     token = draw_filtered(r, s, all_mass, lane);
   }
   if (lane == 0u) {
+    // Comparisons with NaN fail, so that nothing is found; infinity is told by its exponent.
+    let none = select(winning <= NEG_LARGE || not_finite(winning), token >= params.vocab_size, needs_merge(s));
     token = min(token, params.vocab_size - 1u);
-    out_tokens[row] = i32(token);
+    out_tokens[row] = select(i32(token), -1, none);
     last_tokens[sequence] = token;
     remember(s, sequence, token);
   }

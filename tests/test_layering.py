@@ -63,6 +63,7 @@ ALLOWED: dict[str, set[str]] = {
         "inspection",
         "errors",
         "estimate",
+        "hardware",
         "logs",
         "engine",
         "runtime",

@@ -42,6 +42,11 @@ fn exponential(key: u32, token: u32) -> f32 {
   return -log(1.0 - u);
 }
 
+// By its bits: compilers may take it that floats are finite.
+fn not_finite(x: f32) -> bool {
+  return (bitcast<u32>(x) & 0x7f800000u) == 0x7f800000u;
+}
+
 // Unsigned integers in the order of the floats; both zeros are one.
 fn ordered(x: f32) -> u32 {
   let bits = bitcast<u32>(select(x, 0.0, x == 0.0));

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from .hardware import Tier
+from .hardware import MAIN_MEMORY, Tier
 from .protocol import WorkerOptions
 
 
@@ -57,6 +57,7 @@ class MemoryEstimate:
     kv_type: str = ""  # what a load would serve ...
     context_length: int = 0
     kv_bytes: int = 0
+    kv_ram: int = 0  # of main memory, for blocks that left the pool (--kv-ram)
     refusal: str = ""  # ... and why it would be refused; empty: it would not
 
     def with_draft(self, draft: MemoryEstimate, kv_bytes: int) -> MemoryEstimate:
@@ -84,5 +85,6 @@ class MemoryEstimate:
         return self.optional_bytes + round(self.optional_token_bytes * context_length)
 
     def fixed(self, context_length: int) -> int:
-        """All that is taken beside the KV cache where a sequence may hold so many tokens."""
-        return self.weight_bytes + self.scratch(context_length) + self.optional(context_length)
+        """All that is taken of the device's memory beside the KV cache where a sequence may hold so many tokens."""
+        scratch = self.scratch(context_length) + self.optional(context_length)
+        return self.weight_bytes + scratch + (self.kv_ram if self.tier in MAIN_MEMORY else 0)

@@ -11,8 +11,18 @@ from typing import Literal
 Tier = Literal["cpu", "software", "integrated", "small", "mid", "large", "unknown"]
 """`cpu`: the NumPy runner; `software`: a GPU played by the CPU; `unknown`: a GPU that does not tell its memory."""
 
+MAIN_MEMORY: frozenset[Tier] = frozenset({"cpu", "software", "integrated"})
+"""Classes whose memory is the machine's own, which KV blocks that left the pool take too."""
+
 DEVICE_SHARE = 0.85
 """Of the device's memory, what loaded models may take where the settings say nothing: other programs use some."""
+
+CPU_STEP_TOKENS = 128
+"""What the CPU device takes in a step at most. A step of 512 tokens takes seconds, for which running replies wait;
+prefill is about a tenth faster with it."""
+
+CPU_SCORES = 1 << 18
+"""Scores of attention that the CPU device makes at a time, about: 1 MiB, which stays in a core's cache."""
 
 _SMALL, _MID = 8 << 30, 24 << 30  # bytes of the device up to which it is of that class
 

@@ -34,6 +34,8 @@ class SequenceStatus:
     num_blocks: int
     num_preemptions: int
     priority: int = 1  # of protocol.PRIORITIES
+    num_drafted_tokens: int = 0  # guesses so far
+    num_accepted_tokens: int = 0  # those that were right
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class BatchStatus:
     prefixes: PrefixShape = PrefixShape()
     num_steps: int = 0  # since the model was loaded
     steps: dict[str, StepTimes] = field(default_factory=dict)  # replies, prompts, both
+    draft_blocks: BlockCounts | None = None  # of the draft model's pool; None: there is none
 
 
 @dataclass(frozen=True, slots=True)

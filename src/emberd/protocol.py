@@ -118,7 +118,7 @@ class WorkerOptions:
     kv_disk: int = 0  # bytes of files in cache_dir for KV blocks, those of all models
     speculate: Speculate = "auto"
     draft_path: str | None = None  # a smaller model of the same tokens, which guesses
-    beside: int = 0  # filled in by the worker: bytes of the device that its draft takes, without KV
+    beside: int = 0  # filled in by the worker: bytes of the device that its draft, without KV, and kv_ram take
     kv_share: float = 1.0  # filled in by the worker: of KV memory; the rest is the draft's
     verify: bool | None = None  # check the kernels before they serve; None: on real GPUs
     verification: str = ""  # filled in by the worker: what that found, for its WorkerInfo
@@ -305,7 +305,8 @@ class Logprobs:
 
 @dataclass(slots=True)
 class StepOutput:
-    """What a step gave. `token_ids` (R,) is -1 where no token was sampled."""
+    """What a step gave. `token_ids` (R,) is -1 where no token was sampled: none was asked for, or the logits are not
+    finite, of which `behind_drafts` tells alike."""
 
     token_ids: IntArray  # of a row with drafts: what follows its known token
     behind_drafts: IntArray | None = None  # (sum of drafted,) what follows each drafted token

@@ -24,6 +24,7 @@ def test_batch_shows_sequences_blocks_and_steps(
         "id": "req_1f", "sequence": "0", "state": "prefill", "position": None, "priority": "batch",
         "num_prompt_tokens": 40, "num_computed_tokens": 24, "num_cached_tokens": 16,
         "num_completion_tokens": 0, "num_blocks": 3, "num_preemptions": 2,
+        "num_drafted_tokens": 9, "num_accepted_tokens": 7,
     }  # fmt: skip
     model = {
         "model": "tiny:latest",
@@ -33,6 +34,7 @@ def test_batch_shows_sequences_blocks_and_steps(
             sequence | {"id": "req_2e", "sequence": "1", "state": "waiting", "position": 4}
         ],
         "blocks": {"tokens": 16, "total": 20, "held": 3, "shared": 1, "idle": 7, "free": 10},
+        "draft_blocks": {"total": 21, "held": 5, "shared": 0, "idle": 4, "free": 12},
         "prefixes": {"blocks": 8, "beginnings": 1, "ends": 2, "deepest": 5},
         "steps": {"both": {"p50_ms": 1.5, "p95_ms": 2.25, "count": 9}},
     }
@@ -42,9 +44,10 @@ def test_batch_shows_sequences_blocks_and_steps(
     lines = [" ".join(line.split()) for line in shown.out.splitlines()]
     assert lines[0] == "tiny:latest 1 of 8 run, 1 wait"
     assert "3 held (1 shared), 7 idle, 10 free of 20" in lines[1]
-    assert lines[2] == "steps of both: p50 1.5 ms, p95 2.2 ms (last 9)"
-    assert lines[4] == "req_1f prefill batch 24/40 16 0 3 2"
-    assert lines[5].startswith("req_2e #1 waits, 4 before batch")
+    assert lines[2] == "blocks of the draft model: 5 held, 4 idle, 12 free of 21"
+    assert lines[3] == "steps of both: p50 1.5 ms, p95 2.2 ms (last 9)"
+    assert lines[5] == "req_1f prefill batch 24/40 16 0 7/9 3 2"
+    assert lines[6].startswith("req_2e #1 waits, 4 before batch")
     assert emberd_cli("batch", "--json").json == [model]
     scripted_daemon.gets["/api/batch/status"] = {"models": []}
     assert emberd_cli("batch").out == "no model is loaded\n"

@@ -28,7 +28,7 @@ def held(tokens: Sequence[int]) -> Bytes:
     return out
 
 
-@dataclass
+@dataclass(eq=False)
 class Holder:
     """A sequence as the block manager sees it: tokens, keys, a table, and how far it is run and published."""
 

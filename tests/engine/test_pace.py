@@ -111,6 +111,21 @@ def test_a_size_that_was_too_long_is_tried_again() -> None:
     assert max(step.num_prompt_tokens for step in steps[-100:]) == 62
 
 
+def test_a_size_that_took_long_by_chance_is_tried_again_soon() -> None:
+    """As where kernels were compiled in its first two steps, and in those of the prompts before."""
+    pace, seen = Pace(0.5, 512), 0
+    for _ in range(2):
+        pace.note(Mix(0, 128, 0.5))
+
+    def seconds(rows: int, tokens: int) -> float:
+        nonlocal seen
+        seen += tokens > 62
+        return 0.01 + 5e-5 * tokens + (0.5 if tokens > 62 and seen < 3 else 0.0)
+
+    steps = run(pace, seconds, 2, 80)
+    assert max(step.num_prompt_tokens for step in steps[-20:]) == 126
+
+
 def test_where_no_step_with_prompts_is_short_they_are_large_and_seldom() -> None:
     """As on the CPU: the first prompt token costs as much as a hundred more."""
     steps = run(

@@ -93,9 +93,19 @@ class Disk(DiskTier):
 
 
 def memory_tiers(runner: Any, ram_blocks: int, disk_blocks: int, jobs: Jobs) -> Tiers:
-    """Tiers of so many blocks over any runner, whose disk works when `jobs` does."""
+    """Tiers of so many blocks over any runner, whose disk works when `jobs` does; beside replies one block comes up
+    in a step."""
     rates, size = Rates(runner.block_size, runner.block_bytes), runner.block_bytes
     disk = None
     if disk_blocks:
         disk = Disk(Files(size), disk_blocks * size, rates.fetch, jobs, jobs)  # type: ignore[arg-type]
-    return Tiers(runner, rates, ram_blocks * size, disk)
+    tiers = Tiers(runner, rates, ram_blocks * size, disk)
+    let_arrive = tiers.let_arrive
+
+    def one_at_a_time(beside_replies: bool) -> None:
+        let_arrive(beside_replies)
+        if beside_replies:
+            tiers._room = 1
+
+    tiers.let_arrive = one_at_a_time  # type: ignore[method-assign]
+    return tiers

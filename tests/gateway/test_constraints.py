@@ -265,6 +265,7 @@ ONE_F: Json = {"type": "function", "function": {"name": "f"}}
     ("path", "fields", "right", "wrong"),
     [
         (CHAT, {"tools": TOOLS, "tool_choice": "required"}, [F, G, f"{F}\n{G}"], ["A B"]),
+        (CHAT, {"tools": TOOLS, "tool_choice": "required"}, [f"{F}\n", f"{F}\nIt"], [f"{F}\n<"]),
         (CHAT, {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}, [F, G], [f"{F}\n{G}"]),
         (CHAT, {"tools": TOOLS, "tool_choice": ONE_F}, [F], [G, f"{F}\n{F}"]),
         (CHAT, {"tools": TOOLS, "tool_choice": {"type": "function", "name": "f"}}, [F], [G]),
@@ -307,9 +308,12 @@ def test_allowed_tools_hide_the_others_oc11(ask: Ask) -> None:
 
 
 SERVER_TOOL = {"type": "web_search"}
-BAD_FLAT = {"type": "function", "name": "f", "parameters": {"not": {}}}
-BAD_INPUT = {"name": "f", "input_schema": {"not": {}}}
-BAD = function("f", parameters={"properties": {"a": {"not": {}}}})
+LOOSE: Json = {"properties": {"n": {"type": "integer"}, "a": {"not": {}}}, "minProperties": 1}
+BAD_FLAT = {"type": "function", "name": "f", "strict": True, "parameters": {"not": {}}}
+BAD_INPUT = {"name": "f", "strict": True, "input_schema": {"not": {}}}
+BAD = function("f", strict=True, parameters=LOOSE)
+MORE = {"properties": {"a": {}}, "minProperties": 1, "additionalProperties": True}
+FEW = function("f", strict=True, parameters=MORE)
 
 
 @pytest.mark.parametrize(
@@ -325,6 +329,7 @@ BAD = function("f", parameters={"properties": {"a": {"not": {}}}})
         (CHAT, {"tools": TOOLS, "tool_choice": allowed(mode="x", tools=[])}, "tool_choice.allowed_tools.mode"),
         (CHAT, {"tools": TOOLS, "tool_choice": allowed(tools=[{"name": "h"}])}, "tool_choice.allowed_tools.tools[0]"),
         (CHAT, {"tools": [BAD], "tool_choice": "required"}, "tools[0].function.parameters.properties.a.not"),
+        (CHAT, {"tools": [FEW], "tool_choice": "required"}, "tools[0].function.parameters.minProperties"),
         (RESPONSES, {"tool_choice": "required"}, "tool_choice"),
         (RESPONSES, {"tools": FLAT_TOOLS, "tool_choice": {"type": "function", "name": "h"}}, "tool_choice.name"),
         (RESPONSES, {"tools": FLAT_TOOLS, "tool_choice": {"type": "custom"}}, "tool_choice.name"),
@@ -346,13 +351,40 @@ def test_forcing_what_cannot_be_forced_is_refused_oc11(
     assert asked.requests == []
 
 
-def test_a_schema_that_cannot_be_enforced_is_no_fault_where_the_model_may_choose(
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (CHAT, {"tools": [function("f", parameters=LOOSE)], "tool_choice": "required"}),
+        (CHAT, {"tools": [function("f", parameters=LOOSE)], "response_format": NESTED}),
+        (RESPONSES, {"tools": [{"type": "function", "name": "f", "parameters": LOOSE}], "tool_choice": "required"}),
+        (OLLAMA, {"tools": [function("f", parameters=LOOSE)], "format": SCHEMA}),
+        (MESSAGES, {"tools": [{"name": "f", "input_schema": LOOSE}], "tool_choice": {"type": "any"}}),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_enforced_of_a_tool_is_left_out_and_listed(
+    ask: Ask, player: Player, path: str, fields: Json
+) -> None:
+    asked = ask(path, fields, "hermes")
+    assert player.accepts(asked.grammar, F.replace('"n": 5', '"n": 5, "a": [null]'))
+    assert not player.accepts(asked.grammar, F.replace("5", "[]"))
+    assert asked.headers["x-emberd-ignored"] == "tools.f.not, tools.f.minProperties"
+
+
+def test_one_tool_that_cannot_be_enforced_does_not_concern_the_others(
     ask: Ask, player: Player
 ) -> None:
-    assert ask(CHAT, {"tools": [BAD]}, "hermes").requests[0].params.grammar is None
-    either = ask(CHAT, {"tools": [BAD], "response_format": NESTED}, "hermes").grammar
-    for text in (NUMBER, F, F.replace("5", "[]")):
-        assert player.accepts(either, text)
+    lists = {"type": "array", "minItems": 1, "items": {"$ref": "#/properties/a"}}
+    tools = [
+        function("f", parameters={"properties": {"a": lists}, "required": ["a"]}),
+        function("g"),
+    ]
+    asked = ask(CHAT, {"tools": tools, "tool_choice": "required"}, "hermes")
+    for text, fits in ((F, True), (G, True), (G.replace("5", "[]"), False)):
+        assert player.accepts(asked.grammar, text) == fits
+    assert asked.headers["x-emberd-ignored"] == "tools.f.parameters"
+    assert (
+        ask(CHAT, {"tools": [function("f", parameters=LOOSE)]}).requests[0].params.grammar is None
+    )
 
 
 def test_strict_tools_are_held_to_their_schema_where_the_model_calls_them_oc11(

@@ -34,7 +34,7 @@ def make(tmp_path: Path, share: float = 2.5, **settings: Any) -> Site:
     facts = Site(Config(**values)).store.find("one").facts
     need = need_of(facts, Config(**values), "cpu")
     site = Site(Config(**values, memory=int(share * need.wanted)))
-    site.worker_bytes = (need.fixed, need.kv_most)
+    site.worker_bytes = (4 * facts.num_parameters, need.kv_most)
     return site
 
 
@@ -253,6 +253,23 @@ def test_a_pool_is_no_larger_than_others_leave_room_for(tmp_path: Path) -> None:
             assert limit is not None and site.config.memory is not None
             assert 0 < limit < site.config.memory
             facts = site.store.find("one").facts
-            assert limit + 4 * facts.num_parameters == site.config.memory
+            assert limit + need_of(facts, site.config, "cpu").fixed == site.config.memory
+
+    run(work())
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_kv_ram_counts_as_taken_on_the_cpu_device(tmp_path: Path, fits: bool) -> None:
+    """Two models beside each other, or one at a time where their blocks in main memory leave no room for both."""
+    site = make(tmp_path, 2.5 if fits else 1.9, kv_ram=KV)
+    fixed, kv = site.worker_bytes
+    site.worker_bytes = (fixed - KV, kv)  # as measured: nothing is in it yet
+    assert site.config.memory is not None and 2 * (fixed - KV + kv) < site.config.memory
+
+    async def work() -> None:
+        async with served(site) as client:
+            for name in NAMES[:2]:
+                assert ok([await client.ask(name)])
+            assert await client.loaded() == (["two", "one"] if fits else ["two"])
 
     run(work())

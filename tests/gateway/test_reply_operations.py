@@ -19,6 +19,7 @@ TEMPLATE = (
 )
 SCRIPTS: dict[str, list[str | bytes | int]] = {
     "c": ['<tool_call>{"name": "w", "arguments": {}}</tool_call>'],
+    "f": ['<tool_call>{"name": "w", "arguments": {} }</tool_call>', "\n\n", "The rest", " of it."],
     "t": ["<think>", " Hm", "</think>", " Yes."],
     "e": ["<think>on", " and"],
     "\n": ["Closed."],  # what follows a span that was closed by force
@@ -38,6 +39,34 @@ def folder(tmp_path: Path) -> Path:
 
 def body(trigger: str, **fields: Any) -> Json:
     return {"model": "m", "messages": [{"role": "user", "content": trigger}], **fields}
+
+
+FORCED = {
+    OPENAI: {"tools": [TOOL], "tool_choice": "required"},
+    ANTHROPIC: {
+        "tools": [{"name": "w", "input_schema": {"type": "object"}}],
+        "tool_choice": {"type": "any"},
+        "max_tokens": 50,
+    },
+}
+
+
+@pytest.mark.parametrize("path", FORCED)
+@pytest.mark.parametrize("stream", [False, True])
+def test_text_behind_a_forced_call_ends_the_reply_oc11_an02(
+    make_site: MakeSite, folder: Path, path: str, stream: bool
+) -> None:
+    site = make_site(models_dir=folder, ctx=4096)
+
+    async def work() -> str:
+        async with site.client() as client:
+            asked = body("f", **FORCED[path], stream=stream, logprobs=path == OPENAI or None)
+            return (await client.post(path, json=asked)).text
+
+    answer = run(work())
+    assert "rest" not in answer
+    assert '"tool_use"' in answer if path == ANTHROPIC else '"finish_reason":"tool_calls"' in answer
+    assert len(site.workers[0].cancelled) == 1  # the worker was told at once
 
 
 def test_calls_and_thoughts_are_counted(make_site: MakeSite, folder: Path) -> None:

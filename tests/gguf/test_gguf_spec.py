@@ -205,7 +205,7 @@ BAD_METADATA = {
     "attention.value_length": (32, "must agree"),
     "attention.layer_norm_rms_epsilon": (None, "missing"),
     "rope.dimension_count": (33, "must be even"),
-    "rope.freq_base": (-1.0, "above 0"),
+    "rope.freq_base": (1.0, "must be above 1"),
     "rope.scaling.type": ("mrope", "'mrope'; supported are 'none', 'linear', 'yarn' and"),
     "rope.scaling.factor": (float("nan"), "above 0"),
     "rope.scaling.attn_factor": (-1.2, "above 0"),

@@ -48,6 +48,11 @@ def with_rows_tile(tile: MatvecTile, tokens: int = 8) -> linear.LinearTable:
     return replace(NARROW, matvec=replace(NARROW.matvec, tokens=tokens, rows=((1, 1, tile),)))
 
 
+TELLING = 64
+"""Values from which on int8 activations are within their tolerance of float ones: of 16 random products, 1 in 80 are
+not, by chance alone (none of 6000 times 76)."""
+
+
 def columns(kind: GGMLType) -> int:
     """A width that is whole quant blocks, an odd number of units where the type allows it."""
     return 512 if gguf_types.quant_type(kind).weights == 256 else 160
@@ -168,5 +173,6 @@ def check_product(
     exact = x[:live].astype(np.float64) @ floats.T.astype(np.float64) + extra
     twin = rounded[:live].astype(np.float64) @ floats.T.astype(np.float64) + extra
     check(inside, twin, "float" if weight.type in FLOAT_TYPES else "int8_twin")
-    check(inside, exact, "int8_float")
+    if inside.size >= TELLING:
+        check(inside, exact, "int8_float")
     return [step.kernel.key.name for step in steps]

@@ -149,6 +149,27 @@ def test_filters_draw_the_numpy_samplers_tokens(
             bench.check(logits, places, rng.integers(1, 5000, len(places)).tolist())
 
 
+@pytest.mark.parametrize("vocab_size", [100, 4097])
+def test_logits_without_a_largest_give_no_token(
+    device: Device, kernels: Kernels, rng: np.random.Generator, vocab_size: int
+) -> None:
+    """NaN, infinity among others, and all below what floats hold; a sound row beside them."""
+    bench = Bench(device, kernels, vocab_size)
+    for bad in (np.nan, np.inf, -np.inf):
+        for place, chosen in enumerate(FILTERS):
+            bench.admit(place, SamplingParams(seed=_seed(rng), **chosen))  # type: ignore[arg-type]
+        logits = rng.standard_normal((len(FILTERS), vocab_size)).astype(np.float32)
+        logits[1:] = bad
+        if bad == np.inf:
+            logits[1:, rng.permutation(vocab_size)[1:]] = 1.0
+        tokens = bench.sample(logits, range(len(FILTERS)), [5] * len(FILTERS), Mode.PLAIN)
+        expected = reference.sample(logits, list(bench.states.values()), np.full(len(FILTERS), 5))
+        assert (tokens[1:] == -1).all() and (expected[1:] == -1).all(), (bad, tokens)
+        assert 0 <= tokens[0] < vocab_size and 0 <= expected[0] < vocab_size
+        last = device.read(bench.sampler.last_tokens)[: len(FILTERS)]
+        assert (last < vocab_size).all()  # the next step may take them in flight
+
+
 def test_thousands_of_draws_agree(
     device: Device, kernels: Kernels, rng: np.random.Generator
 ) -> None:

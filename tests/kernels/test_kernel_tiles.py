@@ -50,7 +50,8 @@ def check_tile(
 ) -> None:
     """With rows that end within a tile where the form allows it, and a token that is not live."""
     if form == "rows":
-        raw, floats = random_weights(rng, tile.tile_rows + 6, kind)
+        rows = max(1, 32 // tile.tile_rows) * tile.tile_rows + 6
+        raw, floats = random_weights(rng, rows, kind)
         weight = upload_matrix(kernels.device, [(raw, kind)])
         check_product(kernels, rng, weight, floats, tokens=3, live=2, table=with_rows_tile(tile))
     elif form == "output":

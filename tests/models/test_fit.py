@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_a_smaller_context_is_named_where_the_wanted_one_is_refused() -> None:
     refused = made(context_length=0, kv_bytes=0, refusal="a context of 8192 tokens needs ...")
     fit = judge(refused, Config(ctx=8192))
     assert fit.verdict == "fits with a smaller context"
-    assert str(fit.largest["f16"]) in fit.reason and "8192" in fit.reason
+    assert f"8192 tokens are refused; --ctx {fit.largest['f16']} is served" in fit.reason
     figures = fit.description()["memory"]  # of what was wanted
     assert figures["kv"]["bytes"] == 80 * 8192
     assert figures["scratch"]["bytes"] == 80_000 + 15 * 8192
@@ -101,6 +102,42 @@ def test_what_a_loaded_model_measured_is_told_as_measured() -> None:
     assert figures["optional"]["source"] == "estimated"
 
 
+def test_kv_ram_counts_where_main_memory_is_the_devices() -> None:
+    config = Config(kv_ram=150_000)
+    card = judge(made(kv_ram=150_000), config)
+    assert card.verdict == "fits" and "146.5 KiB (--kv-ram) of main memory beside it" in card.reason
+    assert card.largest == judge(made(), Config()).largest
+    own = judge(made(kv_ram=150_000, tier="integrated"), config)
+    assert own.largest["f16"] == 450_000 // 100 // 32 * 32 and "that is in it" in own.reason
+    for fit in (card, own):
+        assert fit.description()["memory"]["kv_ram"] == {"bytes": 150_000, "source": "estimated"}
+    assert "kv_ram" not in judge(made(), Config()).description()["memory"]
+
+
+@pytest.mark.parametrize("kind", ["DiscreteGPU", "IntegratedGPU", "cpu"])
+def test_kv_ram_is_taken_from_the_cache_by_estimate_and_plan_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    from emberd.runtime import device
+    from emberd.worker.process import estimate_memory
+
+    path = shape_file(tmp_path / "m.gguf", LLAMA_1B._replace(layers=4))
+    adapter = replace(made_up_gpu(), kind=kind)
+    monkeypatch.setattr(runtime_estimate, "device_memory", lambda _adapter: 16 * GIB)
+    monkeypatch.setattr(device, "choose_adapter", lambda _name: (adapter, "made up"))
+    sizes, needs = [], []
+    for ram in (0, GIB):
+        config = Config(
+            device="cpu" if kind == "cpu" else "gpu", memory=4 * GIB, kv_ram=ram, ctx=2048
+        )
+        made = estimate_memory(MemoryQuestion(worker_options(config, path), config.memory))
+        assert made.kv_ram == ram and not made.refusal
+        sizes.append(made.memory - made.fixed(2048))
+        needs.append(need_of(read_facts(path, tmp_path), config, made.tier).fixed)
+    counted = 0 if kind == "DiscreteGPU" else GIB
+    assert sizes[0] - sizes[1] == needs[1] - needs[0] == counted
+
+
 @pytest.mark.parametrize("shape", [LLAMA_1B, LLAMA_8B._replace(layers=12)])
 def test_what_loads_are_planned_with_is_what_the_loader_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: LlamaShape
@@ -116,4 +153,7 @@ def test_what_loads_are_planned_with_is_what_the_loader_counts(
     on_cpu = estimate_cpu(question)
     planned = need_of(read_facts(path, tmp_path), config, "cpu")
     assert planned.fixed == pytest.approx(on_cpu.fixed(8192), rel=0.05)
+    assert planned.fixed - 4 * read_facts(path, tmp_path).num_parameters == (
+        on_cpu.fixed(8192) - on_cpu.weight_bytes
+    ), "a step's arrays are counted alike"
     assert planned.kv_wanted == 8192 * on_cpu.kv_token_bytes["f32"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from emberd.errors import BadRequestError, ConfigError, ModelFileError, ModelNotFoundError
-from emberd.models.facts import content_digest, read_facts, size_label
+from emberd.models.facts import ModelFacts, content_digest, read_facts, size_label
 from emberd.models.names import full_name, name_key, short_name
 from emberd.models.store import ModelStore
 from tiny_gguf import random_model
@@ -113,6 +113,52 @@ def test_a_broken_file_is_left_out_and_says_why_when_asked_for(
     assert "broken.gguf" in caplog.text
     with pytest.raises(ModelFileError, match=r"broken\.gguf"):
         store.find("broken")
+
+
+def test_links_that_lead_nowhere_hide_nothing(store: ModelStore) -> None:
+    for name in ("around", "round.gguf", "beta/around"):
+        (store.models_dir / name).symlink_to(store.models_dir / name)
+    (store.models_dir / "gone.gguf").symlink_to(store.models_dir / "nothing.gguf")
+    assert len(store.models()) == 4 and store.find("beta:q8").name == "beta:q8"
+    with pytest.raises(ModelNotFoundError):
+        store.find("round")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
+def test_folders_that_may_not_be_read_hide_nothing(store: ModelStore) -> None:
+    closed = store.models_dir / "closed"
+    (closed / "deep").mkdir(parents=True)
+    (store.models_dir / "into.gguf").symlink_to(closed / "deep")
+    closed.chmod(0)
+    assert len(store.models()) == 4
+
+
+def test_tokens_that_are_no_strings_are_the_fault_of_that_file_alone(store: ModelStore) -> None:
+    odd = {"tokenizer.ggml.tokens": [["a"], ["b"]]}
+    random_model(store.models_dir / "odd.gguf", layers=1, metadata=odd)
+    assert len(store.models()) == 4
+    with pytest.raises(ModelFileError, match="tokens' is not a list of strings"):
+        store.find("odd")
+
+
+def test_what_nobody_foresaw_in_a_file_is_the_fault_of_that_file_alone(
+    store: ModelStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stumble(path: Path, cache_dir: Path) -> ModelFacts:
+        if path.name == "q8.gguf":
+            raise OverflowError("of a kind nobody thought of")
+        return read_facts(path, cache_dir)
+
+    monkeypatch.setattr("emberd.models.store.read_facts", stumble)
+    for _ in range(2):
+        assert len(store.models()) == 3
+    assert caplog.text.count("reading the header of") == 1
+    for ask in (
+        lambda: store.find("beta:q8"),
+        lambda: store.check_file(store.models_dir / "beta/q8.gguf"),
+    ):
+        with pytest.raises(ModelFileError, match=r"q8\.gguf: its header holds what cannot be"):
+            ask()
 
 
 def test_registered_files_are_served_under_their_stem(

@@ -48,6 +48,6 @@ def test_drafted_tokens_change_no_sampled_token(tmp_path: Path, rng: np.random.G
     draft = DraftModel(beside, 256)
     guessed, num_right = by_engine(runner, requests, False, draft)
     assert guessed == plain and num_right > 60
-    assert draft.num_free_blocks == beside.num_blocks
+    assert draft.blocks.num_free == beside.num_blocks
     beside.close()
     runner.close()

@@ -13,6 +13,7 @@ from emberd.errors import BadRequestError
 from emberd.text.grammar.arguments import Parameters
 from emberd.text.grammar.notations import Function, calls, notation_of, text_with_calls
 from emberd.text.grammar.reply import ReplyRules, bound
+from emberd.text.grammar.rules import Rules
 from emberd.text.parts import TextDelta
 from emberd.text.reasoning import thinking_of
 from emberd.text.reply import ReplyFormat
@@ -128,14 +129,18 @@ class Case:
     def played(
         self, form: ReplyFormat, seed: int, *, with_text: bool = False
     ) -> list[tuple[str, Json]] | None:
-        """The calls of a random reply; None: it did not end."""
+        """The calls of a random reply; None: it did not end. Text behind forced calls is not told."""
         assert form.grammar is not None
         ids, ended = self.player.play(form.grammar, seed)
         if not ended:
             return None
         parser = form.parser(self.tokenizer.controls(form.marks))
         parts = parser.push(self.player.text(ids, form)) + parser.finish(cut=False)
-        texts = [part.text for part in parts if isinstance(part, TextDelta)]
+        last = max(
+            (i for i, part in enumerate(parts) if not isinstance(part, TextDelta)), default=0
+        )
+        told = parts[: last + 1] if form.calls_only else parts
+        texts = [part.text for part in told if isinstance(part, TextDelta)]
         assert with_text or texts == []
         assert not self.notation.opening or self.notation.opening not in "".join(texts)
         return calls_of(parts)
@@ -215,3 +220,20 @@ def test_what_a_notation_cannot_hold_is_refused_by_path(
     with pytest.raises(BadRequestError) as refused:
         Case(mark, control=False).bound(schemas)
     assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("mark", "schema", "keyword"),
+    [
+        ("<arg_key>", {"properties": {"a": {"type": "string", "pattern": "b"}}}, "pattern"),
+        ("<arg_key>", {"properties": {"a": {"type": "string", "enum": ["</arg_value>", "b"]}}}, "enum"),
+        ("<arg_key>", {"properties": {"a": {}}, "anyOf": [{"required": ["a"]}]}, "anyOf"),
+        ("[func_name1(", {"properties": {"class": {}, "a": {}}}, "properties"),
+    ],
+)  # fmt: skip
+def test_relaxed_what_a_notation_cannot_hold_is_left_out(
+    mark: str, schema: Json, keyword: str
+) -> None:
+    parameters = Parameters(schema, "p", relaxed=True)
+    calls(Rules({}), Case(mark, control=False).notation, [Function("f", parameters, "f")], one=True)
+    assert parameters.left_out == (keyword,)

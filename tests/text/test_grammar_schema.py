@@ -14,6 +14,7 @@ from text_vocabularies import byte_level
 from emberd.errors import BadRequestError
 from emberd.text.grammar.answer import Constraint
 from emberd.text.grammar.reply import ReplyRules, bound
+from emberd.text.grammar.schema import SchemaReader
 from emberd.text.reply import PLAIN
 from emberd.text.tokenizer import Tokenizer
 from grammar_player import Player
@@ -68,6 +69,11 @@ LOOP = {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}
         ({"maxLenght": 5}, "schema.maxLenght"),
         ({"properties": {"a": {"$id": "b"}}}, "schema.properties.a.$id"),
         ({"type": "object", "minProperties": 2}, "schema.minProperties"),
+        ({"items": {"properties": {"a": {}}, "minProperties": 1}}, "schema.items.minProperties"),
+        (
+            {"properties": {"a": {}, "b": {}}, "required": ["a"], "maxProperties": 1},
+            "schema.maxProperties",
+        ),
         ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, "schema.oneOf"),
         (
             {
@@ -117,6 +123,33 @@ def test_what_cannot_be_enforced_is_refused_by_path_k08(schema: Any, path: str) 
         grammar_of(schema)
     assert refused.value.param == path
     assert f"'{path}'" in str(refused.value)
+
+
+TEXT: Json = {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("keyword", "schema", "rest"),
+    [
+        ("uniqueItems", {"type": "array", "uniqueItems": True, "items": TEXT}, {"type": "array", "items": TEXT}),
+        ("format", {**TEXT, "format": "path", "maxLength": 5}, {**TEXT, "maxLength": 5}),
+        ("pattern", {**TEXT, "pattern": "^(?!a)"}, TEXT),
+        ("dependentRequired", {"required": ["a"], "dependentRequired": {"a": ["b"]}}, {"required": ["a"]}),
+        ("propertyNames", {"propertyNames": {"pattern": "a"}}, {}),
+        ("type", {"type": "any"}, {}),
+        ("$ref", {"$ref": "#/x"}, {}),
+        ("minLength", {**TEXT, "minLength": 5, "maxLength": 2}, TEXT),
+        ("oneOf", {"oneOf": [TEXT, {"const": "a"}]}, {"allOf": [{"anyOf": [TEXT, {"const": "a"}]}]}),
+        ("properties", {"properties": 5, "additionalProperties": False, "required": ["a"]}, {"required": ["a"]}),
+        ("items", {"items": [5], "additionalItems": TEXT}, {}),
+    ],
+)  # fmt: skip
+def test_relaxed_a_keyword_that_cannot_be_enforced_is_left_out(
+    keyword: str, schema: Json, rest: Json
+) -> None:
+    reader = SchemaReader({"properties": {"p": schema}}, "schema", relaxed=True)
+    assert reader.document() == SchemaReader({"properties": {"p": rest}}, "schema").document()
+    assert keyword in reader.left_out
 
 
 @pytest.mark.parametrize(

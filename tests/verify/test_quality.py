@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emberd.errors import BadRequestError
+from emberd.errors import BadRequestError, ModelFileError
 from emberd.gguf.spec import open_model
 from emberd.reference.transformer import forward
 from emberd.reference.weights import load_weights
@@ -85,6 +85,25 @@ def test_the_device_is_near_numpy(tmp_path: Path, text: str) -> None:
     path = random_model(tmp_path / "f.gguf", quant="F32", layers=1)
     found = compare_over_text(path, None, "gpu", text, WINDOW)
     assert 0 <= found.mean_kl < 1e-5 and found.top1 > 0.95
+
+
+def test_the_smaller_context_bounds_the_window(tmp_path: Path, text: str) -> None:
+    path = random_model(tmp_path / "long.gguf", layers=1)
+    other = random_model(tmp_path / "short.gguf", layers=1, context_length=32)
+    for pair in ((path, other), (other, path)):
+        found = compare_over_text(*pair, "cpu", text, WINDOW)
+        assert found.num_tokens == 110 - 4 and found.mean_kl == 0
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # overflow is what is tested
+@pytest.mark.parametrize("value", [np.nan, 3e38])
+def test_what_is_not_finite_proves_nothing(tmp_path: Path, text: str, value: float) -> None:
+    path = random_model(tmp_path / "f.gguf", layers=1)
+    damage = {"output_norm.weight": np.full(256, value, np.float32)}
+    bad = random_model(tmp_path / "bad.gguf", layers=1, tensors=damage)
+    for pair in ((path, bad), (bad, path), (bad, bad)):
+        with pytest.raises(ModelFileError, match=r"^bad\.gguf: its logits are not finite"):
+            compare_over_text(*pair, "cpu", text, WINDOW)
 
 
 def test_vocabularies_must_be_the_same(tmp_path: Path, text: str) -> None:

@@ -236,7 +236,7 @@ def test_starts_and_closes_leave_no_child_and_no_descriptor() -> None:
     [
         ("bad-file", ModelFileError, "/models/tiny.gguf is damaged at byte 17"),
         ("no-device", DeviceError, "no adapter's name contains 'scripted'"),
-        ("bug", ModelLoadError, "tiny.gguf failed: ZeroDivisionError: a bug"),
+        ("bug", ModelLoadError, "loading tiny.gguf failed in a way that was not foreseen"),
         ("exit", ModelLoadError, "tiny.gguf failed: its worker ended .exit code 3"),
     ],
 )

@@ -69,7 +69,7 @@ def test_no_reply_is_another_for_any_draft(
     plain, none = by_engine(runner, requests, False)
     for speculate in (False, True):
         assert by_engine(runner, requests, speculate, draft)[0] == plain and none == 0
-    assert draft.num_free_blocks == draft._runner.num_blocks
+    assert draft.blocks.num_free == draft._runner.num_blocks
     own, _, itself = loaded(replace(options, draft_path=_copied(options.model_path)))
     guessed, num_right = by_engine(own, requests[4:6], False, itself)
     assert guessed == {name: plain[name] for name in guessed}

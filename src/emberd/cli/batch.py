@@ -17,7 +17,17 @@ from .client import Daemon, running_daemon
 from .output import JsonOption, console, print_json
 from .settings import with_settings
 
-_COLUMNS = ("REQUEST", "STATE", "CLASS", "PROMPT", "CACHED", "TOKENS", "BLOCKS", "PREEMPTED")
+_COLUMNS = (
+    "REQUEST",
+    "STATE",
+    "CLASS",
+    "PROMPT",
+    "CACHED",
+    "TOKENS",
+    "GUESSED",
+    "BLOCKS",
+    "PREEMPTED",
+)
 Json = dict[str, Any]
 
 
@@ -73,6 +83,11 @@ def _of_model(model: Json) -> list[Text | Table]:
                 f"{prefixes['beginnings']} beginnings, {prefixes['ends']} ends, deepest {prefixes['deepest']}"
             )
         )
+    if draft := model["draft_blocks"]:
+        told = (
+            f"{draft['held']} held, {draft['idle']} idle, {draft['free']} free of {draft['total']}"
+        )
+        lines.append(Text(f"blocks of the draft model: {told}"))
     for kind, times in model["steps"].items():
         told = f"p50 {times['p50_ms']:.1f} ms, p95 {times['p95_ms']:.1f} ms"
         lines.append(Text(f"steps of {kind}: {told} (last {times['count']})"))
@@ -87,12 +102,14 @@ def _table(sequences: Iterable[Json]) -> Table:
         table.add_column(column, justify="left" if column in _COLUMNS[:3] else "right")
     for one in sequences:
         read = min(one["num_computed_tokens"], one["num_prompt_tokens"])
-        names = ("num_cached_tokens", "num_completion_tokens", "num_blocks", "num_preemptions")
+        guessed = f"{one['num_accepted_tokens']}/{one['num_drafted_tokens']}"
         table.add_row(
             one["id"] if one["sequence"] in ("", "0") else f"{one['id']} #{one['sequence']}",
             one["state"] if one["position"] is None else f"waits, {one['position']} before",
             one["priority"],
             f"{read}/{one['num_prompt_tokens']}",
-            *(str(one[name]) for name in names),
+            *(str(one[name]) for name in ("num_cached_tokens", "num_completion_tokens")),
+            guessed,
+            *(str(one[name]) for name in ("num_blocks", "num_preemptions")),
         )
     return table

@@ -16,6 +16,7 @@ _MEANING = {
     "weights": "as the device is given them",
     "kv": "the KV cache of all sequences together",
     "scratch": "activations, tables, logits",
+    "kv_ram": "more, in main memory, for KV blocks that left the cache (--kv-ram)",
     "optional": "more, once requests ask for penalties, biases, masks or log-probabilities",
 }
 
@@ -25,6 +26,7 @@ _MEANING = {
     "ctx",
     "rope_scaling",
     "kv_memory",
+    "kv_ram",
     "kv_type",
     "memory",
     "max_sequences",

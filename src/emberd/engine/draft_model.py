@@ -15,7 +15,9 @@ from emberd.protocol import GenerateRequest, Runner
 
 from .batch import BatchBuilder
 from .blocks import BlockManager
+from .publishing import publish
 from .sequence import Row, Sequence
+from .speculation import FIRST_REST
 
 REACH = 32
 """Tokens that a sequence may be ahead, to be guessed at once: they are run with the first guess."""
@@ -54,14 +56,16 @@ class DraftModel:
         self._runner, self._num_tokens = runner, num_tokens
         pool_tokens = runner.num_blocks * runner.block_size
         self._context_length = min(runner.info().context_length, pool_tokens)
-        self._blocks = BlockManager(runner.num_blocks, runner.block_size)
+        self.blocks = BlockManager(runner.num_blocks, runner.block_size)
         self._batches = BatchBuilder(
-            runner.max_sequences, self._blocks.blocks_for(self._context_length), runner.block_size
+            runner.max_sequences, self.blocks.blocks_for(self._context_length), runner.block_size
         )
         num_places = min(runner.max_sequences, runner.max_batch_tokens)
         self._free_indices = list(range(num_places - 1, -1, -1))
         self._reach = min(REACH, runner.max_batch_tokens)
         self._followers: dict[str, _Follower] = {}  # the one used longest ago first
+        self.first_rest = FIRST_REST
+        """Tokens behind which a new sequence is first guessed: few while guesses pay, many while they do not."""
         self._wanting: set[str] = set()  # by the last `follow`: these are not dropped for others
         self._in_flight: deque[list[Row]] = deque()
 
@@ -75,6 +79,7 @@ class DraftModel:
             follower = self._follower_of(sequence)
             if follower is None:
                 continue
+            publish(follower.own, self.blocks)
             ahead = follower.num_uncomputed - 1
             if ahead < self._reach:
                 sequence.speculation.follow(True)
@@ -106,21 +111,25 @@ class DraftModel:
         return found
 
     def forget(self, sequence: Sequence) -> None:
-        """The sequence runs no more; what was kept for it is free."""
+        """The sequence runs no more. What was kept for it is free, and can be found by its prefix until it is used."""
+        if sequence.speculation is not None:
+            self._learn(sequence.speculation.draft_rest)
         follower = self._followers.pop(sequence.request_id, None)
         if follower is not None:
             assert follower.own.index is not None
+            follower.meet(sequence.token_ids)
+            publish(follower.own, self.blocks)
             self._free_indices.append(follower.own.index)
-            self._blocks.release(follower.own.block_table)
+            self.blocks.release(follower.own.block_table)
 
-    @property
-    def num_free_blocks(self) -> int:
-        return self._blocks.num_free
+    def _learn(self, rest: int | None) -> None:
+        """From a sequence that runs no more. Where it was not guessed at all, the next ones are a little sooner."""
+        self.first_rest = max(FIRST_REST, self.first_rest // 2) if rest is None else rest
 
     def check_integrity(self, running: Iterable[Sequence]) -> None:
         """Recount blocks and places; AssertionError tells what is off."""
         owns = [follower.own for follower in self._followers.values()]
-        self._blocks.check_integrity([own.block_table for own in owns])
+        self.blocks.check_integrity([own.block_table for own in owns])
         assert self._followers.keys() <= {one.request_id for one in running}
         indices = [*self._free_indices, *(own.index for own in owns)]
         assert len(set(indices)) == len(indices), "a place is used twice"
@@ -145,10 +154,17 @@ class DraftModel:
         return None
 
     def _begin(self, sequence: Sequence) -> _Follower:
-        params = replace(sequence.params, grammar=None, expected=())
+        bias = [(one, more) for one, more in sequence.params.logit_bias if one < self._num_tokens]
+        params = replace(sequence.params, grammar=None, expected=(), logit_bias=tuple(bias))
         request = GenerateRequest(sequence.request_id, tuple(sequence.token_ids), params)
         own = Sequence(request, self._context_length)
-        own.start(self._free_indices.pop(), 0, self._blocks.block_size)
+        prefix: list[int] = []
+        if sequence.keys is not None:
+            own.keys = sequence.keys.like(own.token_ids, self.blocks.block_size)
+            num_full = (len(own.token_ids) - 1) // self.blocks.block_size
+            prefix = self.blocks.find(own.keys.first(num_full))
+            self.blocks.adopt(own.block_table, prefix)
+        own.start(self._free_indices.pop(), len(prefix), self.blocks.block_size)
         return _Follower(own)
 
     def _has_place(self) -> bool:
@@ -166,11 +182,11 @@ class DraftModel:
 
     def _make_room(self, block_table: list[int], num_tokens: int) -> bool:
         """Grow a table to so many tokens, if need be at the cost of those that want no guesses now."""
-        missing = self._blocks.num_missing(block_table, num_tokens)
-        while missing > self._blocks.num_free:
+        missing = self.blocks.num_missing(block_table, num_tokens)
+        while missing > self.blocks.num_free:
             if not self._drop_one():
                 return False
-        self._blocks.grow(block_table, num_tokens)
+        self.blocks.grow(block_table, num_tokens)
         return True
 
     def _run(self, wanted: list[tuple[_Follower, int]]) -> None:
@@ -224,6 +240,6 @@ class DraftModel:
         own.num_computed_tokens = num_known
         follower.fed = guesses[:-1]
         for place, token_id in enumerate(guesses):
-            if token_id >= self._num_tokens:
+            if not 0 <= token_id < self._num_tokens:  # below 0: its logits were not finite
                 return guesses[:place]
         return guesses

@@ -21,6 +21,7 @@ from emberd.protocol import (
 
 from .engine import check_token_ids
 from .pooling import Pool
+from .updates import pooled_update
 
 
 class EncoderEngine:
@@ -106,9 +107,7 @@ class EncoderEngine:
             pool = Pool(request.pooling)
             wanted = pool.places(end - start)
             pool.add(hidden[start + wanted.start : start + wanted.stop])
-            self._updates.append(
-                SequenceUpdate(request.request_id, (), "stop", embedding=pool.vector())
-            )
+            self._updates.append(pooled_update(request.request_id, pool))
 
     def _emit(self) -> StepMessage:
         updates, self._updates = tuple(self._updates), []

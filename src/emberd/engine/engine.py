@@ -35,11 +35,11 @@ from .pace import GPU_LEAST, Pace
 from .prefix import BlockKeys
 from .scheduler import Scheduler
 from .sequence import Row, Sequence
-from .speculation import Speculation, can_be_guessed
+from .speculation import FIRST_REST, Speculation, can_be_guessed
 from .status import batch_status
 from .steps import StepLog
 from .tiers import Tiers
-from .updates import token_update
+from .updates import NOT_FINITE, pooled_update, token_update
 
 
 class Engine:
@@ -126,6 +126,7 @@ class Engine:
                 params.expected,
                 looks_up=self._speculate,
                 drafts=self._draft is not None,
+                draft_rest=FIRST_REST if self._draft is None else self._draft.first_rest,
             )
         if isinstance(request, GenerateRequest) and request.cache_salt is not None:
             if sequence.scores is None:  # what is scored must be run
@@ -181,7 +182,8 @@ class Engine:
 
     def status(self, whole: bool = True) -> BatchStatus:
         """What waits and runs as it is now; `whole`: blocks and steps too."""
-        return batch_status(self._scheduler, self._steps, whole)
+        draft = None if self._draft is None else self._draft.blocks
+        return batch_status(self._scheduler, self._steps, whole, draft)
 
     def check_integrity(self) -> None:
         """Recount blocks against the sequences; AssertionError tells what is off."""
@@ -246,8 +248,11 @@ class Engine:
                 pooled += count
             if row.scored:
                 assert output.scores is not None and row.sequence.scores is not None
+                sound = np.isfinite(output.scores.chosen[scored : scored + len(row.scored)])
                 row.sequence.scores.add(row.scored_ids, output.scores, scored)
                 scored += len(row.scored)
+                if not sound.all() and row.sequence.finish_reason is None:
+                    self._fail(row.sequence, NOT_FINITE)
             if row.sample:
                 sampled = behind[verified : verified + len(row.drafted)]
                 verified += len(row.drafted)
@@ -266,12 +271,17 @@ class Engine:
             return  # ended while this step was in flight: the extra tokens are dropped
         if sequence.speculation is not None:
             sequence.speculation.took(now, len(sampled), len(row.drafted))
+        if sampled[-1] < 0:
+            self._fail(sequence, NOT_FINITE)
+            return
         try:
             token_ids = sequence.append_all(sampled)
         except GrammarError as error:
             self._fail(sequence, str(error))
             return
         update = token_update(row, token_ids, len(sampled) - 1, place, output)
+        sequence.num_drafted_tokens += update.num_drafted
+        sequence.num_accepted_tokens += update.num_accepted
         self._updates.append(update)
         if sequence.finish_reason is not None:
             self._finish(sequence)
@@ -281,16 +291,13 @@ class Engine:
         sequence = row.sequence
         if not row.ends_prompt or sequence.finish_reason is not None:
             return
-        sequence.finish_reason = "length" if sequence.pool is None else "stop"
-        self._updates.append(
-            SequenceUpdate(
-                sequence.request_id,
-                (),
-                sequence.finish_reason,
-                embedding=None if sequence.pool is None else sequence.pool.vector(),
-                prompt_logprobs=() if sequence.scores is None else sequence.scores.take(),
-            )
-        )
+        if sequence.pool is not None:
+            update = pooled_update(sequence.request_id, sequence.pool)
+        else:
+            scores = () if sequence.scores is None else sequence.scores.take()
+            update = SequenceUpdate(sequence.request_id, (), "length", prompt_logprobs=scores)
+        sequence.finish_reason = update.finish_reason
+        self._updates.append(update)
         self._finish(sequence)
 
     def _fail(self, sequence: Sequence, reason: str) -> None:

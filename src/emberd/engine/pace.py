@@ -20,8 +20,9 @@ GPU_LEAST = 16
 _FALL, _RISE = 0.5, 0.2
 """How fast an estimate follows what is seen: up more slowly, since outliers are long."""
 
-_RETRY = 512
-"""Steps after which it is forgotten how long a size took that was too long, so that it is tried again."""
+_FIRST_RETRY, _RETRY = 16, 512
+"""Steps after which it is forgotten how long a size took that was too long, so that it is tried again: soon at first,
+since a kernel may have been compiled in it."""
 
 _REFRESH = 64
 """Steps with prompts until one without them shows again how long replies take alone."""
@@ -53,7 +54,7 @@ class Pace:
         self._saved = MOMENT  # seconds that prompts may take beyond their share
         self._rested = 0.0  # seconds of their share, since they had a step
         self._seen: set[tuple[int, int]] = set()
-        self._refused: dict[tuple[int, int], int] = {}
+        self._refused: dict[tuple[int, int], tuple[int, int]] = {}  # so often, of how many times
         self._unrefreshed = 0
 
     def note(self, mix: Mix) -> None:
@@ -127,26 +128,26 @@ class Pace:
         return size
 
     def _refuse(self, key: tuple[int, int]) -> None:
-        self._refused[key] = self._refused.get(key, 0) + 1
-        if self._refused[key] >= _RETRY:
-            self._refused[key] = 0
+        count, most = self._refused.get(key, (0, _FIRST_RETRY))
+        if count + 1 < most:
+            self._refused[key] = count + 1, most
+        else:
+            self._refused[key] = 0, min(2 * most, _RETRY)
             self._mixed.pop(key, None)
 
     def _expected(self, num_replies: int, size: int) -> float:
         """Seconds of a step. Where it is not known: as long as replies and prompts take by themselves, or as if each
-        prompt token took what it does at half the size."""
+        prompt token took what it does at half the size, whichever is shorter: the other may hold an outlier."""
         replies = _power(num_replies)
         known = self._mixed.get((replies, size))
         if known is not None:
             return known
-        alone, prompts = self._alone[replies], self._prompts.get(size)
-        if prompts is not None:
-            return alone + prompts
-        half = self._mixed.get((replies, size // 2))
+        alone, half = self._alone[replies], self._mixed.get((replies, size // 2))
+        expected = alone + self._prompts.get(size, math.inf)
         if half is None:
-            return math.inf
+            return expected
         growth = (size - num_replies) / (size // 2 - num_replies)
-        return alone + max(0.0, half - alone) * growth
+        return min(expected, alone + max(0.0, half - alone) * growth)
 
 
 def _followed(known: float | None, seconds: float) -> float:

@@ -31,7 +31,9 @@ class Pool:
             self._sum = total if self._sum is None else self._sum + total
             self._count += len(states)
 
-    def vector(self) -> bytes:
-        """The mean of what was added, as little-endian float32."""
+    def vector(self) -> bytes | None:
+        """The mean of what was added, as little-endian float32; None where that is not finite."""
         assert self._sum is not None
-        return (self._sum / self._count).astype("<f4").tobytes()
+        with np.errstate(over="ignore"):
+            mean = (self._sum / self._count).astype("<f4")
+        return mean.tobytes() if np.isfinite(mean).all() else None

@@ -33,6 +33,12 @@ class BlockKeys:
         self._root = hashlib.blake2b(salt.encode(), digest_size=16).digest()
         self._keys: list[Key] = []
 
+    def like(self, token_ids: list[int], block_size: int) -> BlockKeys:
+        """Those of another sequence with the same salt."""
+        keys = BlockKeys(token_ids, block_size, "")
+        keys._root = self._root
+        return keys
+
     def first(self, count: int) -> list[Key]:
         """Those of the first `count` blocks, whose tokens are all known."""
         assert count * self.block_size <= len(self._token_ids)

@@ -17,6 +17,7 @@ from .pace import Pace
 from .paths import Paths
 from .prefix import Key
 from .priority import AGING_CHECKS, AGING_SECONDS, Rank, Standing
+from .publishing import publish
 from .sequence import Row, Sequence
 from .steps import Mix
 from .tiers import Tiers
@@ -81,6 +82,8 @@ class Scheduler:
         else:
             self.running.remove(sequence)
             self._publish(sequence)
+            if self._tiers is not None:
+                self._tiers.forget(sequence)
             if sequence.keys is not None:
                 place = sequence.num_published_blocks
                 self._paths.note_rest(sequence.keys, place, sequence.request_id)
@@ -88,6 +91,9 @@ class Scheduler:
 
     def schedule(self) -> list[Row]:
         """The rows of the next step, those of one token first; empty when nothing can run now."""
+        if self._tiers is not None:
+            replies = (one.num_computed_tokens >= one.num_prompt_tokens for one in self.running)
+            self._tiers.let_arrive(any(replies))
         for sequence in self.running:
             self._publish(sequence)
             self._free_behind(sequence)
@@ -166,6 +172,8 @@ class Scheduler:
         self._stand_alone(victim)
         self.running.remove(victim)
         self._publish(victim)
+        if self._tiers is not None:
+            self._tiers.forget(victim)
         self._release(victim)
         victim.num_preemptions += 1
         victim.standing.starve(self._now)
@@ -177,6 +185,8 @@ class Scheduler:
         for sequence in list(self.running):
             if sequence.index is None or sequence.num_uncomputed_tokens != 1:
                 continue  # preempted just now; prefilling; or waiting for its last token
+            if self._awaits(sequence):
+                continue
             if self._make_room(sequence):
                 self.blocks.grow(sequence.block_table, sequence.num_tokens)
                 rows.append(sequence.take(1))
@@ -232,22 +242,16 @@ class Scheduler:
             needed += sum(map(self._reserve, [*others, sequence]))
         return needed
 
+    def _awaits(self, sequence: Sequence) -> bool:
+        """Whether blocks of its beginning are still on their way from a tier."""
+        return self._tiers is not None and self._tiers.awaits(sequence)
+
     def _publish(self, sequence: Sequence) -> None:
-        """Let others find the full blocks that submitted steps write: whatever reads them is submitted later."""
-        if sequence.keys is None:
+        if self._awaits(sequence):
             return
-        num_written = min(sequence.num_computed_tokens, len(sequence.token_ids))
-        num_full = num_written // self.blocks.block_size
-        if num_full == sequence.num_published_blocks:
-            return
-        keys = sequence.keys.first(num_full)
-        for place in range(sequence.num_published_blocks, num_full):
-            before = keys[place - 1] if place else None
-            if self.blocks.publish(sequence.block_table, place, keys[place], before):
-                sequence.num_told_blocks = min(sequence.num_told_blocks, place)
-            else:
-                self._paths.note(sequence.keys, place, sequence.request_id)
-        sequence.num_published_blocks = num_full
+        for place in publish(sequence, self.blocks):
+            assert sequence.keys is not None
+            self._paths.note(sequence.keys, place, sequence.request_id)
 
     def _free_behind(self, sequence: Sequence) -> None:
         """Give up blocks behind the window of all tokens that are still to run, be they drafts that were dropped."""
@@ -310,7 +314,7 @@ class Scheduler:
         return max(0, min(RESERVE_BLOCKS, last - self.blocks.blocks_for(sequence.num_tokens)))
 
     def _prefill_rows(self, budget: int) -> list[Row]:
-        prefilling = [sequence for sequence in self.running if sequence.is_prefilling]
+        prefilling = [one for one in self.running if one.is_prefilling and not self._awaits(one)]
         shares = split_budget(
             budget, [s.num_uncomputed_tokens for s in prefilling], [_rank(s)[0] for s in prefilling]
         )

@@ -44,8 +44,10 @@ class Sequence:
         "keys",
         "matcher",
         "max_length",
+        "num_accepted_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_drafted_tokens",
         "num_pending_tokens",
         "num_preemptions",
         "num_prompt_tokens",
@@ -103,6 +105,7 @@ class Sequence:
         )
         self.matcher: Matcher | None = None  # has taken the known tokens behind the prompt
         self.speculation: Speculation | None = None  # None: nothing is guessed
+        self.num_drafted_tokens = self.num_accepted_tokens = 0  # guesses, and those that were right
         self.verifies = False  # a row with guesses is in flight
         self.finish_reason: FinishReason | None = None
 

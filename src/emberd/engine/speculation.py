@@ -128,9 +128,10 @@ class Speculation:
         *,
         looks_up: bool = True,
         drafts: bool = False,
+        draft_rest: int = FIRST_REST,
     ) -> None:
         """At most `most` guesses a step. `looks_up`: they come from the sequence, and from `expected`; `drafts`: from a
-        draft model where those have none."""
+        draft model where those have none, behind the first `draft_rest` tokens."""
         self._most = MAX_DRAFTED if most is None else min(most, MAX_DRAFTED)
         self._tokens = array("i", expected)
         self._num_before = len(expected)  # of `_tokens`: those that are not the sequence's
@@ -139,7 +140,9 @@ class Speculation:
         self._text = _Source(min(FIRST_DRAFTED, self._most)) if looks_up else None
         self._draft: _Source | None = None
         if drafts:
-            self._draft = _Source(min(FIRST_ASKED, self._most), LONGEST_DRAFT_REST)
+            length = min(FIRST_ASKED, self._most)
+            self._draft = _Source(length, LONGEST_DRAFT_REST, draft_rest, draft_rest)
+        self._was_asked = False
         self._used: _Source | None = None  # of the row that is run
         self._num_asked = (
             0  # tokens that came with the draft model's guesses, since some came plainly
@@ -181,10 +184,15 @@ class Speculation:
         """How many guesses the draft model is asked for, where `propose` had none: at most `room`."""
         if self._draft is None or not (self.wants_draft and self._is_followed):
             return 0
-        self._used = self._draft
+        self._used, self._was_asked = self._draft, True
         if room <= 0:
             self.pause()
         return max(0, min(self._draft.length, room))
+
+    @property
+    def draft_rest(self) -> int | None:
+        """How long a sequence like this one had better go on before a draft model is asked; None: it was not asked."""
+        return self._draft.next_rest if self._draft is not None and self._was_asked else None
 
     def took(self, now: float, num_tokens: int, num_drafted: int) -> None:
         """So many tokens came of one step that had so many guesses; `now` in seconds."""

@@ -10,8 +10,11 @@ from .sequence import Sequence
 from .steps import StepLog
 
 
-def batch_status(scheduler: Scheduler, steps: StepLog, whole: bool = True) -> BatchStatus:
-    """Running sequences, then those that wait, as they stand between two steps; `whole`: blocks and steps too."""
+def batch_status(
+    scheduler: Scheduler, steps: StepLog, whole: bool = True, draft: BlockManager | None = None
+) -> BatchStatus:
+    """Running sequences, then those that wait, as they stand between two steps; `whole`: blocks, those of the draft
+    model's pool too, and steps."""
     running = [_of(sequence, None) for sequence in scheduler.running]
     waiting = [_of(sequence, place) for place, sequence in enumerate(scheduler.waiting)]
     if not whole:
@@ -22,6 +25,7 @@ def batch_status(scheduler: Scheduler, steps: StepLog, whole: bool = True) -> Ba
         scheduler.blocks.prefixes.shape(),
         steps.num_done,
         steps.times(),
+        None if draft is None else _counts(draft),
     )
 
 
@@ -38,6 +42,8 @@ def _of(sequence: Sequence, position: int | None) -> SequenceStatus:
         num_blocks=sum(block != HOLE for block in sequence.block_table),
         num_preemptions=sequence.num_preemptions,
         priority=sequence.priority,
+        num_drafted_tokens=sequence.num_drafted_tokens,
+        num_accepted_tokens=sequence.num_accepted_tokens,
     )
 
 

@@ -10,6 +10,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence as Sequences
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from .ram_tier import RamTier
 from .rates import Rates
 
 _STEP_BYTES = 32 << 20
-"""Bytes that may leave the pool in a step, and be given to the disk in one."""
+"""Bytes that may leave the pool in a step, come back in one beside replies, and be given to the disk in one."""
 
 _FETCHED_BYTES = 4 << 30
 """Most bytes of a prefix that are read from the disk, before its sequence is admitted."""
@@ -41,6 +42,14 @@ class _Landing:
     copy: BlockCopy
     step: int
     to_disk: bool  # and to no other tier: they are in the pool still
+
+
+class _Arrival(NamedTuple):
+    """What a block of the pool is to hold."""
+
+    owner: object
+    block: int
+    data: Bytes
 
 
 class Tiers:
@@ -62,7 +71,9 @@ class Tiers:
         self._leaving: list[Published] = []  # to be copied before the next step
         self._landing: deque[_Landing] = deque()
         self._landing_keys: set[Key] = set()
-        self._arriving: list[tuple[int, Bytes]] = []  # to be written before the next step
+        self._arriving: list[_Arrival] = []  # to be written before the next step
+        self._awaited: OrderedDict[object, deque[_Arrival]] = OrderedDict()  # later, by owner
+        self._room = runner.num_blocks  # for arrivals before the next step
         self._unsaved: OrderedDict[Key, Key | None] = OrderedDict()
         self._fetcher: object = None  # for whom blocks are read from the disk
         self._first_asked: object = None  # in this schedule, of those that need the disk
@@ -140,19 +151,48 @@ class Tiers:
         return None
 
     def promote(self, owner: object, keys: Sequences[Key], blocks: Sequences[int]) -> None:
-        """Let `keys`, which `ready` has just given, be in these blocks from the next step on."""
+        """Let `keys`, which `ready` has just given, be in these blocks from the next step on, or as soon as it does
+        not await them any more."""
+        awaited = deque[_Arrival]()
         for key, block in zip(reversed(keys), reversed(blocks), strict=True):
             data = self._fetched.get(key)
             if data is None:
                 data = self.ram.get(key)
                 self.ram.use(key)
             assert data is not None
-            self._arriving.append((block, data))
+            awaited.append(_Arrival(owner, block, data))
         self._num_promoted += len(keys)
-        self.forget(owner)
+        self._stop_fetching(owner)
+        if awaited:
+            self._awaited[owner] = awaited
+            self._take_awaited()
+
+    def let_arrive(self, beside_replies: bool) -> None:
+        """At the beginning of a schedule: what is awaited comes up before the next step, beside replies a part."""
+        self._room = self._per_step if beside_replies else self._runner.num_blocks
+        self._take_awaited()
+
+    def _take_awaited(self) -> None:
+        while self._awaited:
+            owner, awaited = next(iter(self._awaited.items()))
+            while awaited and len(self._arriving) < self._room:
+                self._arriving.append(awaited.popleft())
+            if awaited:
+                return
+            del self._awaited[owner]
+
+    def awaits(self, owner: object) -> bool:
+        """Whether blocks of `owner` are not there before the next step."""
+        return owner in self._awaited
 
     def forget(self, owner: object) -> None:
-        """`owner` needs nothing from the disk any more."""
+        """`owner` needs nothing from below any more, and its blocks are given up."""
+        self._awaited.pop(owner, None)
+        if self._arriving:
+            self._arriving = [one for one in self._arriving if one.owner is not owner]
+        self._stop_fetching(owner)
+
+    def _stop_fetching(self, owner: object) -> None:
         if self._fetcher is owner:
             self._fetcher = None
             self._fetched.clear()
@@ -167,9 +207,9 @@ class Tiers:
             self._begin(self._leaving, to_disk=False)
             self._leaving = []
         if self._arriving:
-            blocks = [block for block, _ in self._arriving]
+            blocks = [arrival.block for arrival in self._arriving]
             started = time.perf_counter()
-            data = np.stack([data for _, data in self._arriving])
+            data = np.stack([arrival.data for arrival in self._arriving])
             self._runner.write_blocks(blocks, data)
             self.rates.upload.note(data.nbytes, time.perf_counter() - started)
             self._arriving.clear()

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from emberd.protocol import SequenceUpdate, StepOutput
 
+from .pooling import Pool
 from .sequence import Row
+
+NOT_FINITE = (
+    "the model's output is not finite (NaN or infinity): its weights are damaged, or they overflow "
+    "with this prompt"
+)
+
+
+def pooled_update(request_id: str, pool: Pool) -> SequenceUpdate:
+    """The vector of a text that was run; an error where it is none."""
+    vector = pool.vector()
+    if vector is None:
+        return SequenceUpdate(request_id, (), "error", error=NOT_FINITE)
+    return SequenceUpdate(request_id, (), "stop", embedding=vector)
 
 
 def token_update(

@@ -9,7 +9,7 @@ import json
 import json.scanner
 import re
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -123,9 +123,13 @@ def ignored_fields(body: Json, schema: type[Schema], **parts: type[Schema]) -> l
 
 def ignored_header(body: Json, schema: type[Schema], **parts: type[Schema]) -> dict[str, str]:
     """The response header that lists them; empty if there are none."""
-    names = ignored_fields(body, schema, **parts)
-    shown = list(islice((name for name in names if _IGNORED_NAME.fullmatch(name)), _MAX_IGNORED))
+    shown = shown_names(ignored_fields(body, schema, **parts))
     return {"x-emberd-ignored": ", ".join(shown)} if shown else {}
+
+
+def shown_names(names: Iterable[str]) -> list[str]:
+    """Those that a header can hold, of many the first."""
+    return list(islice(filter(_IGNORED_NAME.fullmatch, names), _MAX_IGNORED))
 
 
 def refuse_ignored(names: Sequence[str]) -> None:

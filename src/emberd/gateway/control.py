@@ -144,6 +144,7 @@ def _batch(model: LoadedModel, status: BatchStatus) -> Json:
         "waiting": [one for one in sequences if one["position"] is not None],
         "max_sequences": model.info.max_sequences,
         "blocks": asdict(status.blocks) | {"tokens": model.info.block_size},
+        "draft_blocks": asdict(status.draft_blocks) if status.draft_blocks is not None else None,
         "prefixes": asdict(status.prefixes),
         "tiers": asdict(tiers) if tiers is not None else None,
         "num_steps": status.num_steps,

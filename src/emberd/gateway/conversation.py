@@ -6,6 +6,7 @@ Here a dialect's wishes for thinking meet what the model can do. Blocks; runs in
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,12 +136,13 @@ class Conversation:
                 f"'{param}' cannot be served where the last message begins the reply; leave that message out",
                 param,
             )
+        functions = self._functions()
         rules = ReplyRules(
             answer.expression if answer and forced is None else None,
-            (lambda rules: self._calls(rules, form, template)) if self.tools else None,
+            (lambda rules: self._calls(rules, form, template, functions)) if functions else None,
             param=param,
         )
-        return bound(form, rules, model.tokenizer)
+        return _with_unheld(bound(form, rules, model.tokenizer), functions)
 
     def _bound_if_strict(self, form: ReplyFormat, template: str, model: ModelText) -> ReplyFormat:
         """Calls of strict tools fit where the model makes some; the rest of the reply is free."""
@@ -148,28 +150,33 @@ class Conversation:
         if not strict or form.syntax is None or self.continued:
             return form
         notation = notation_of(form.syntax.name, template, in_channels=form.in_channels)
+        functions = self._functions()
         if form.in_channels:
-            rules = ReplyRules(any_text, lambda r: self._calls(r, form, template), param="tools")
+            rules = ReplyRules(
+                any_text, lambda r: self._calls(r, form, template, functions), param="tools"
+            )
         elif notation.opening:
             # Without its tag a call would not be known before it is written.
             syntax = dataclasses.replace(form.syntax, bare=None, bare_starts=())
             form = dataclasses.replace(form, syntax=syntax)
             rules = ReplyRules(
-                text_with_calls=lambda r: text_with_calls(r, notation, self._functions()),
+                text_with_calls=lambda r: text_with_calls(r, notation, functions),
                 param="tools",
             )
         else:
             return form
         return bound(form, rules, model.tokenizer)
 
-    def _calls(self, rules: Rules, form: ReplyFormat, template: str) -> str:
+    def _calls(
+        self, rules: Rules, form: ReplyFormat, template: str, functions: Sequence[Function]
+    ) -> str:
         assert form.syntax is not None
         notation = notation_of(form.syntax.name, template, in_channels=form.in_channels)
         one = self.one_call or (self.forced is not None and self.forced.name is not None)
-        return calls(rules, notation, self._functions(), one=one)
+        return calls(rules, notation, functions, one=one)
 
     def _functions(self) -> list[Function]:
-        """Those that may be called. A schema that cannot be enforced is one of any object where it need not be."""
+        """Those that may be called. What cannot be enforced of a schema is left out, except of strict ones."""
         forced, functions = self.forced, []
         for index, tool in enumerate(self.tools or ()):
             function, path = tool["function"], f"tools[{index}].function.parameters"
@@ -177,13 +184,28 @@ class Conversation:
             if forced is not None and forced.name not in (None, function["name"]):
                 continue
             strict = function.get("strict") is True
-            parameters = Parameters(function.get("parameters"), path, strict=strict)
-            if forced is None and not strict and not parameters.enforceable:
-                parameters = Parameters({"type": "object"}, path)
+            parameters = Parameters(
+                function.get("parameters"), path, strict=strict, relaxed=not strict
+            )
             functions.append(
                 Function(function["name"], parameters, f"{path.rpartition('.')[0]}.name")
             )
         return functions
+
+
+def _with_unheld(form: ReplyFormat, functions: Sequence[Function]) -> ReplyFormat:
+    """The format with the keywords of tools' schemas that its grammar leaves out, as `tools.NAME.KEYWORD`."""
+    names = [
+        ".".join(["tools", *_plain(f.name), *(_plain(keyword) or ["parameters"])])
+        for f in functions
+        for keyword in f.parameters.left_out
+    ]
+    return dataclasses.replace(form, unheld=tuple(dict.fromkeys(names)))
+
+
+def _plain(name: str) -> list[str]:
+    """A name that a header can hold beside others."""
+    return [name] if re.fullmatch(r"[A-Za-z0-9_\-]{1,32}", name) else []
 
 
 def unheld_strict(tools: Sequence[Any] | None, template: str) -> list[str]:

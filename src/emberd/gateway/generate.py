@@ -99,6 +99,11 @@ class Generation:
     def __len__(self) -> int:
         return len(self._sequences)
 
+    @property
+    def unheld(self) -> tuple[str, ...]:
+        """What was asked of calls and nothing holds the replies to."""
+        return self._sequences[0].prompt.form.unheld
+
     async def __aiter__(self) -> AsyncIterator[Told]:
         """Events as they come, neighbours of one kind in one. Raises EmberdError after the last of them."""
         while not self.finished:

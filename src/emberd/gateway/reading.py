@@ -42,7 +42,8 @@ class Reading:
         self._parser = form.parser(controls)
         self._stops = StopStrings(prompt.stop)
         self._budget = form.thinking_budget
-        self._one_call = form.one_call
+        self._one_call, self._calls_only = form.one_call, form.calls_only
+        self._called = False  # a call was told
         self.closing_ids = (
             model.text.control_ids(form.thinking.forced_close)
             if form.thinking is not None and self._budget is not None
@@ -82,7 +83,10 @@ class Reading:
         """The last events. An unfinished character is not shown."""
         text = self._detokenizer.finish()
         cut = reason == "length"
-        events = self._events([*self._parser.push(text), *self._parser.finish(cut=cut)])
+        parts = [*self._parser.push(text), *self._parser.finish(cut=cut)]
+        if cut and self._calls_only and self._called:  # what may have become a further call
+            parts = [part for part in parts if not isinstance(part, TextDelta)]
+        events = self._events(parts)
         if self.finish is None:
             if held := self._stops.finish():
                 events.append(TextDelta(held))
@@ -96,7 +100,12 @@ class Reading:
             if self._one_call and isinstance(part, ToolCallStart) and part.index > 0:
                 events.append(self._finish(Finish("tool_calls")))
                 break
+            if self._calls_only and self._called and isinstance(part, TextDelta):
+                self._drop_untold(_num_bytes(part.text))
+                events.append(self._finish(Finish("tool_calls")))
+                break
             if not isinstance(part, TextDelta):
+                self._called = self._called or isinstance(part, ToolCallStart)
                 if held := self._stops.finish():
                     events.append(TextDelta(held))
                 events.append(part)

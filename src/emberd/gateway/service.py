@@ -22,6 +22,7 @@ from ..models.manager import ModelManager
 from ..models.pull import Pulls
 from ..protocol import NORMAL, PRIORITIES
 from ..text.reply import PLAIN, ReplyFormat
+from .body import refuse_ignored
 from .embeddings import Embedded, embed_all
 from .generate import Generation, Usage
 from .metrics import Metrics
@@ -110,6 +111,8 @@ class Service:
             try:
                 ids = await asyncio.to_thread(read_prompts, model)
                 self._check_number(ids)
+                if self.config.strict:
+                    refuse_ignored(ids.form.unheld)
                 prompts = _prompts(model, ids, wish)
                 self._check_room(len(prompts) - 1, wish.priority)  # one place is its own already
                 generation = Generation(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ def model_files(path: Path) -> list[Path]:
     files = []
     for number in range(1, name.count + 1):
         file = path.with_name(name.sibling(number))
-        if not file.is_file():
+        if not os.path.isfile(file):
             raise ModelFileError(
                 f"{path.name}: the model is split into {name.count} files, and {file.name} is missing"
             )

@@ -173,7 +173,7 @@ def _vocab_size(file: GGUFFile) -> int:
         raise ModelFileError(f"{file.name}: tensor 'token_embd.weight' is missing")
     rows = embedding.shape[0]
     tokens = file.metadata.get("tokenizer.ggml.tokens", [])
-    if not isinstance(tokens, list):
+    if not isinstance(tokens, list) or not all(type(token) is str for token in tokens):
         raise ModelFileError(f"{file.name}: 'tokenizer.ggml.tokens' is not a list of strings")
     if len(tokens) > rows:
         raise ModelFileError(
@@ -277,7 +277,7 @@ def _rope_scale(keys: Keys) -> float:
 
 
 def _layers(keys: Keys, num_layers: int, architecture: Architecture) -> tuple[LayerSpec, ...]:
-    base = keys.number("rope.freq_base", most=1e12, default=10000.0)
+    base = _rope_base(keys, "rope.freq_base", 10000.0)
     everywhere = LayerSpec(base, _rope_scale(keys), 0)
     if period := architecture.unrotated_period:
         still = LayerSpec(0.0, 1.0, 0)
@@ -298,10 +298,17 @@ def _layers(keys: Keys, num_layers: int, architecture: Architecture) -> tuple[La
         return (LayerSpec(base, everywhere.rope_scale, window),) * num_layers
     sliding = LayerSpec(base, everywhere.rope_scale, window)
     if (local := architecture.local_rope_base) is not None:
-        own = keys.number("rope.freq_base_swa", most=1e12, default=local)
+        own = _rope_base(keys, "rope.freq_base_swa", local)
         sliding = LayerSpec(own, 1.0, window)
     slides = _sliding_layers(keys, num_layers, architecture.window_period)
     return tuple(sliding if slid else everywhere for slid in slides)
+
+
+def _rope_base(keys: Keys, key: str, default: float) -> float:
+    base = keys.number(key, most=1e12, default=default)
+    if base <= 1:
+        raise keys.refuse(key, f"is {base:g}; the base of rotations must be above 1")
+    return base
 
 
 def _sliding_layers(keys: Keys, num_layers: int, default: int) -> list[bool]:

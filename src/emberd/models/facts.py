@@ -26,7 +26,7 @@ from ..text.reasoning import thinking_of
 
 Capability = Literal["completion", "tools", "insert", "thinking", "embedding"]
 
-_VERSION = 8  # part of the cache key: a change of ModelFacts makes older entries unknown
+_VERSION = 9  # part of the cache key: a change of ModelFacts makes older entries unknown
 _SAMPLE_BYTES = 64 * 1024
 _SAMPLES = 64
 _HINTS: dict[str, tuple[str, float, float]] = {  # field of SamplingParams: key, least, most
@@ -55,6 +55,10 @@ class ModelFacts:
     head_dim: int  # 0: an encoder
     position_values: int  # of one place in a context: float32 values of cos and sin
     step_values: int  # of one token: float32 values that a step's activations take, about
+    cpu_step_values: int  # of one token: what a step's arrays take on the CPU device
+    cpu_position_values: (
+        int  # of one place in a context there: of one layer, its keys and values too
+    )
     parameter_size: str  # "7.6B"
     quantization: str  # "Q4_K_M"
     loading_note: str  # of tensor types that are not computed with as they are; often empty
@@ -149,6 +153,8 @@ def _read(path: Path) -> ModelFacts:
             head_dim=0 if isinstance(model, EncoderFile) else model.spec.head_dim,
             position_values=_position_values(model),
             step_values=_step_values(model),
+            cpu_step_values=_cpu_step_values(model),
+            cpu_position_values=_cpu_position_values(model),
             parameter_size=size_label(description.num_parameters),
             quantization=description.quantization,
             loading_note=loading_note(model.file.tensors.values()),
@@ -187,6 +193,21 @@ def _step_values(model: ModelFile | EncoderFile) -> int:
     floats = 3 * spec.hidden_size + 3 * heads + 3 * kv + 3 * spec.ffn_size
     int8 = 2 * spec.hidden_size + heads + spec.ffn_size
     return floats + int8 // 3
+
+
+def _cpu_step_values(model: ModelFile | EncoderFile) -> int:
+    """As reference/estimate.py counts them."""
+    spec = model.spec
+    if isinstance(spec, EncoderSpec):
+        return 7 * spec.hidden_size + 2 * spec.ffn_size
+    heads, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    return 4 * spec.hidden_size + 2 * (heads + 2 * kv) + heads + 3 * spec.ffn_size
+
+
+def _cpu_position_values(model: ModelFile | EncoderFile) -> int:
+    if isinstance(model, EncoderFile):
+        return 0
+    return _position_values(model) + 2 * model.spec.num_kv_heads * model.spec.head_dim
 
 
 def _open(path: Path) -> ModelFile | EncoderFile:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from ..config import Config
 from ..estimate import MemoryEstimate, MemoryQuestion
 from ..gguf.extend import scaling_words
+from ..hardware import MAIN_MEMORY
 from ..protocol import WorkerInfo, WorkerOptions
 from .memory import gib
 
@@ -58,6 +59,8 @@ class Fit:
             "scratch": _figure(made.scratch(sized), (info.scratch_bytes or None) if info else None),
             "optional": _figure(made.optional(sized), None),
         }
+        if made.kv_ram:
+            memory["kv_ram"] = _figure(made.kv_ram, None)
         return {
             "verdict": self.verdict,
             "reason": self.reason,
@@ -125,6 +128,9 @@ def judge(made: MemoryEstimate, config: Config, measured: WorkerInfo | None = No
     if config.rope_scaling and wanted > made.trained_context:
         served = min(wanted, made.max_context)
         reason += f"; {scaling_words(made.trained_context, served, config.rope_scaling)}"
+    if made.kv_ram:
+        whose = "that is in it" if made.tier in MAIN_MEMORY else "of main memory beside it"
+        reason += f"; up to {gib(made.kv_ram)} (--kv-ram) {whose}"
     return Fit(made, wanted, verdict, reason, largest, measured)
 
 
@@ -142,6 +148,11 @@ def _verdict(made: MemoryEstimate, wanted: int, largest: Mapping[str, int]) -> t
     if largest.get(smaller, 0) >= wanted and made.kv_type != smaller:
         return "fits with q8_0 KV", f"{wanted} tokens need --kv-type q8_0"
     most = made.context_length or largest.get(made.kv_type, 0)
+    if most > 0 and not made.context_length:
+        return (
+            "fits with a smaller context",
+            f"{wanted} tokens are refused; --ctx {most} is served; {room}",
+        )
     if most > 0:
         return "fits with a smaller context", f"{most} tokens of the {wanted} wanted; {room}"
     return "does not fit", made.refusal

@@ -114,14 +114,14 @@ def gguf_files(folder: Path, depth: int) -> Iterator[Path]:
                     f"{entry.name!a}: ':', '\\' and what cannot be printed have no place in a name; rename it",
                 )
             continue
-        if entry.name.lower().endswith(".gguf") and entry.is_file():
+        if entry.name.lower().endswith(".gguf") and os.path.isfile(entry.path):
             shard = shard_name(entry.name)
             if shard is not None:
                 if (shard.stem, shard.count) in stems:
                     continue
                 stems.add((shard.stem, shard.count))
             yield Path(entry.path)
-        elif depth and entry.is_dir():
+        elif depth and os.path.isdir(entry.path):
             yield from gguf_files(Path(entry.path), depth - 1)
 
 

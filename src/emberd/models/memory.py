@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ..config import Config
-from ..hardware import DEFAULTS, Tier
+from ..hardware import CPU_SCORES, CPU_STEP_TOKENS, DEFAULTS, MAIN_MEMORY, Tier
 from ..protocol import WorkerInfo
 from .facts import ModelFacts
 from .loaded import LoadedModel
@@ -22,12 +22,14 @@ _OPTIONAL = (
     2  # float32 values a token of the vocabulary that penalties and biases take, once asked for
 )
 
+_CPU_COUNTS = 1  # the same of penalties on the CPU device
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
     """Bytes. With less than `least` a model is not loaded, beyond `most` it takes nothing."""
 
-    fixed: int  # weights and activations
+    fixed: int  # weights, activations, and what is kept of the device's memory for blocks that left the KV cache
     kv_least: int
     kv_wanted: int  # one sequence of the whole context
     kv_most: int
@@ -51,6 +53,7 @@ def need_of(facts: ModelFacts, config: Config, tier: Tier, draft: ModelFacts | N
     rows = config.max_sequences
     context = min(config.ctx or defaults.context, longest_context(facts, config))
     fixed = _fixed(facts, config, context, is_cpu)
+    fixed += 0 if facts.is_encoder else kept_ram(config, tier)
     plain, packed = _token_bytes(facts, is_cpu)
     if draft is not None:
         fixed += _fixed(draft, config, context, is_cpu)
@@ -72,10 +75,20 @@ def need_of(facts: ModelFacts, config: Config, tier: Tier, draft: ModelFacts | N
 def _fixed(facts: ModelFacts, config: Config, context: int, is_cpu: bool) -> int:
     """Weights and activations."""
     if is_cpu:
-        return 4 * facts.num_parameters
+        return 4 * facts.num_parameters + cpu_step_bytes(facts, config, context)
     logits = 0 if facts.is_encoder else (1 + _OPTIONAL) * config.max_sequences * facts.vocab_size
     places = context * facts.position_values
     return facts.weight_bytes + 4 * (config.max_batch_tokens * facts.step_values + places + logits)
+
+
+def cpu_step_bytes(facts: ModelFacts, config: Config, context: int) -> int:
+    """What the arrays of the largest step take on the CPU device, which holds them while it runs."""
+    if facts.is_encoder:
+        return 4 * max(config.max_batch_tokens, context) * facts.cpu_step_values
+    tokens = min(config.max_batch_tokens, max(CPU_STEP_TOKENS, config.max_sequences))
+    rows = (2 + _CPU_COUNTS) * config.max_sequences * facts.vocab_size
+    places = context * facts.cpu_position_values
+    return 4 * (tokens * facts.cpu_step_values + 3 * CPU_SCORES + rows + places)
 
 
 def longest_context(facts: ModelFacts, config: Config) -> int:
@@ -99,6 +112,11 @@ def _token_bytes(facts: ModelFacts, is_cpu: bool) -> tuple[int, int]:
 def taken(info: WorkerInfo) -> int:
     """Bytes that a loaded model takes, as its worker measured them."""
     return info.weight_bytes + info.kv_bytes + info.scratch_bytes
+
+
+def kept_ram(config: Config, tier: Tier) -> int:
+    """Of a device's memory, for a model's blocks that left the KV cache; 0 where main memory is another."""
+    return config.kv_ram if tier in MAIN_MEMORY else 0
 
 
 def next_to_leave(groups: Collection[Sequence[LoadedModel]]) -> Sequence[LoadedModel] | None:

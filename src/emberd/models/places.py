@@ -93,7 +93,7 @@ def _home() -> Iterator[Found]:
 
 def _folders(folder: Path) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if path.is_dir())
+        return sorted(path for path in folder.iterdir() if os.path.isdir(path))
     except OSError:
         return []
 

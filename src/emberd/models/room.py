@@ -17,7 +17,7 @@ from ..hardware import DEVICE_SHARE, Tier
 from ..protocol import WorkerInfo
 from .facts import ModelFacts
 from .loaded import LoadedModel
-from .memory import Need, gib, need_of, next_to_leave, taken
+from .memory import Need, cpu_step_bytes, gib, kept_ram, need_of, next_to_leave, taken
 from .store import StoredModel
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,12 @@ class Room:
         by_path = {path: size for path, (size, _) in self._loading.items()}
         for models in groups:
             path = models[0].stored.path
-            by_path[path] = max(taken(models[0].info), by_path.get(path, 0))
+            info = models[0].info
+            size = taken(info) + (kept_ram(self._config, info.tier) if info.num_blocks else 0)
+            if info.tier == "cpu":
+                facts = models[0].stored.facts
+                size += cpu_step_bytes(facts, self._config, info.context_length)
+            by_path[path] = max(size, by_path.get(path, 0))
         return sum(by_path.values())
 
     def _evict(self, groups: Sequence[Models], stored: StoredModel, need: Need, free: int) -> bool:

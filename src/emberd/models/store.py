@@ -86,7 +86,7 @@ class ModelStore:
         For settings and flags, never for callers. Raises ConfigError.
         """
         path = Path(entry).expanduser()
-        if path.is_file():
+        if os.path.isfile(path):
             name = full_name(model_stem(path).replace(":", "-"))
             self._registered[name] = Path(os.path.abspath(path))
             self._known = None
@@ -184,7 +184,7 @@ class ModelStore:
         known = self._known
         if known is not None and time.monotonic() < known.until:
             found = known.find(name)
-            if found is not None and found.path.exists():
+            if found is not None and os.path.exists(found.path):
                 return found
         found = self._look().find(name)
         if found is None:
@@ -206,7 +206,7 @@ class ModelStore:
             yield from found_in_place(place)
 
     def _describe(self, found: Found) -> StoredModel:
-        if not found.path.exists():
+        if not os.path.exists(found.path):
             raise ModelNotFoundError(found.name)
         marks = file_marks(found.path)
         modified = found.modified
@@ -236,6 +236,13 @@ class ModelStore:
                     known = read_facts(path, self.cache_dir)
                 except ModelFileError as error:
                     known = error
+                except (
+                    Exception
+                ) as error:  # one bad file must not keep the others from being listed
+                    logger.exception("reading the header of %s failed", path)
+                    known = ModelFileError(
+                        f"{path.name}: its header holds what cannot be understood ({type(error).__name__})"
+                    )
                 self._facts[key] = known
         if isinstance(known, ModelFileError):
             raise ModelFileError(known.message)

@@ -12,6 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from emberd.hardware import CPU_SCORES
+
 from .kv_q8 import Q8Array
 
 F32 = NDArray[np.float32]
@@ -22,8 +24,8 @@ I32 = NDArray[np.int32]
 QUANT_BLOCK = 32
 """Activations share one scale in runs of this many values."""
 
-MAX_SCORES = 1 << 18
-"""`paged_attention` makes about this many scores at a time: 1 MiB, which stays in a core's cache."""
+MAX_SCORES = CPU_SCORES
+"""`paged_attention` makes about this many scores at a time."""
 
 GATE_LIMIT, GATE_SLOPE = 7.0, 1.702
 """Of `clamped_silu_mul`."""

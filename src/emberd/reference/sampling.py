@@ -19,6 +19,9 @@ F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 U32 = NDArray[np.uint32]
 
+NO_TOKEN = -1
+"""What is sampled from logits of which none is the largest."""
+
 MIN_TEMPERATURE = 1e-5
 """A temperature between 0 and this counts as this, so that scaled logits stay finite."""
 
@@ -92,8 +95,15 @@ def apply_mask(logits: F32, mask: MaskArray) -> F32:
 
 
 def logprobs(logits: F32, token_ids: I32) -> Logprobs:
-    """What rows of raw logits (N, V) say of their tokens (N,) and of the likeliest ones."""
+    """What rows of raw logits (N, V) say of their tokens (N,) and of the likeliest ones. All of a row is NaN where
+    its logits hold NaN or have no finite maximum."""
     most = logits.max(axis=1, keepdims=True)
+    sound = np.isfinite(most)
+    if not sound.all():
+        found = logprobs(np.where(sound, logits, np.float32(0)), token_ids)
+        found.chosen[~sound[:, 0]] = np.nan
+        found.top[~sound[:, 0]] = np.nan
+        return found
     total = np.exp(logits - most).sum(axis=1, dtype=np.float64, keepdims=True)
     found = (logits - most - np.log(total)).astype(np.float32)
     top_ids = np.stack([_likeliest(row) for row in logits])
@@ -190,7 +200,8 @@ def sample_row(
 ) -> int:
     """The next token id for logits (V,), counted in `state`. `position` is its own.
 
-    Temperature 0 is the argmax behind the mask, lowest id first; no filter, no draw.
+    Temperature 0 is the argmax behind the mask, lowest id first; no filter, no draw. NO_TOKEN where no logit is the
+    largest, or it is not finite: with NaN among them.
     """
     params = state.params
     if state.counts is not None:
@@ -205,9 +216,10 @@ def sample_row(
         logits = apply_bias(logits, params.logit_bias)
     if mask is not None:
         logits = apply_mask(logits, mask)
-    if params.temperature == 0.0:
-        token_id = int(np.argmax(logits))
-    else:
+    token_id = int(np.argmax(logits))  # of a NaN where there is one
+    if not np.isfinite(logits[token_id]):
+        return NO_TOKEN
+    if params.temperature > 0.0:
         z = scale(logits, params.temperature)
         token_id = draw(z, threshold(z, params), params.seed, position)
     state.push(token_id)

@@ -10,7 +10,9 @@ import hashlib
 import os
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,9 @@ _UNIFORM = re.compile(r"@group\(0\) @binding\(\d+\) var<uniform> params: Params;
 _FIELD = re.compile(r"(\w+)\s*:\s*(u32|i32|f32)")
 
 
+COMPILE_THREADS = min(8, os.cpu_count() or 1)
+"""Kernels compiled at a time: the driver takes a core for each."""
+
 _CODES = {"u32": "I", "i32": "i", "f32": "f"}
 
 
@@ -39,9 +44,7 @@ class KernelKey:
     constants: tuple[tuple[str, Constant], ...] = ()
     includes: tuple[tuple[str, str], ...] = ()
     params: tuple[int | float, ...] = ()  # in the text, instead of a uniform
-    second: KernelKey | None = (
-        None  # of the same name: what the workgroups behind `first_groups` run
-    )
+    second: KernelKey | None = None  # what the workgroups behind `first_groups` run
     shared: tuple[str, ...] = ()  # bindings that the second takes from the first
 
     def __str__(self) -> str:
@@ -187,6 +190,16 @@ class Kernels:
             return dispatch
         key = replace(kernel.key, params=kernel.unpack(dispatch.params))
         return Dispatch(self.of(key), dispatch.tensors, b"", dispatch.grid)
+
+    def compile(self, keys: Iterable[KernelKey]) -> None:
+        """Compile these side by side, ahead of their use, which will tell what the device refuses."""
+
+        def compile_one(key: KernelKey) -> None:
+            with suppress(DeviceError):
+                self.of(key).compile()
+
+        with ThreadPoolExecutor(COMPILE_THREADS, "emberd-compile") as pool:
+            list(pool.map(compile_one, keys))
 
     @property
     def reduce(self) -> str:

@@ -6,7 +6,7 @@ read from one LinearTable. Knows tensors and weight types; no layer, no model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 from ..gguf.model import Activation
@@ -57,6 +57,11 @@ class LinearTable:
         """Products that have a measured tile."""
         return len(self.matvec.tuned) + len(self.matmul.tuned)
 
+    def quant_run(self, rows: int) -> int:
+        """How many int8 activations of so many rows share a scale: few where matvec reads them, which it gets for
+        nothing."""
+        return 16 if rows <= self.matvec.tokens else QUANT_RUN
+
     def tile_for(self, form: Form, weight: Weights, tokens: int) -> Tile:
         """The tile for a product of this form."""
         if form in ("rows", "output") or (form == "gate_up" and tokens <= self.matvec.tokens):
@@ -72,6 +77,11 @@ class LinearTable:
             matvec=replace(self.matvec, tuned=matvec),
             matmul=replace(self.matmul, tuned=matmul),
         )
+
+    def without_tiles(self, products: Container[Product]) -> LinearTable:
+        """The same, but the rules' tiles for these products."""
+        tiles: dict[Product, Tile] = {**self.matvec.tuned, **self.matmul.tuned}
+        return self.with_tiles({name: tile for name, tile in tiles.items() if name not in products})
 
 
 def default_table(device: Device) -> LinearTable:

@@ -114,7 +114,7 @@ def paired(kernels: Kernels, first: Dispatch, second: Dispatch) -> Dispatch | No
     (width, *rest), (more, *others) = first.grid, second.grid
     known = dict(zip(ours.bindings, first.tensors, strict=True))
     members = dict(zip(theirs.bindings, second.tensors, strict=True))
-    shared = tuple(name for name, tensor in members.items() if known.get(name) == tensor)
+    shared = tuple(name for name, tensor in members.items() if known.get(name) is tensor)
     tensors = [*first.tensors, *(tensor for name, tensor in members.items() if name not in shared)]
     most = device.limits["max-storage-buffers-per-shader-stage"]
     if len(tensors) > most or width + more > device.max_grid or rest != others or rest[1] > 1:

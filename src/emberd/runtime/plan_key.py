@@ -60,7 +60,8 @@ class Buckets:
     def first(self, context_length: int) -> Iterator[PlanKey]:
         """Of one sequence: its prefill, and its decode at any length."""
         yield PlanKey(self.max_tokens, 0, 1, True, Mode.PLAIN)
-        for splits in {self.decode_splits(1, length) for length in (1, 1024, context_length)}:
+        lengths = {min(length, context_length) for length in (1, 1024, 1 << 30)}
+        for splits in {self.decode_splits(1, length) for length in lengths}:
             yield PlanKey(1, 1, 1, False, Mode.PLAIN, splits)
 
     def likely(self) -> Iterator[PlanKey]:

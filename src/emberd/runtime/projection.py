@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import linear
-from .activations import QUANT_RUN, QuantizedActivations
+from .activations import QuantizedActivations
 from .device import Tensor
 from .kernel import Dispatch, Kernels
 from .linear import LinearTable
@@ -32,8 +32,8 @@ class Projector:
     table: LinearTable
 
     def int8(self, made: QuantizedActivations, rows: int) -> QuantizedActivations:
-        """The first rows, of which 16 values share a scale where matvec reads them: that costs it nothing."""
-        return made.first_rows(rows, 16 if rows <= self.table.matvec.tokens else QUANT_RUN)
+        """The first rows, with scales of as many values as the product that reads them takes."""
+        return made.first_rows(rows, self.table.quant_run(rows))
 
     def project(
         self,

@@ -48,7 +48,7 @@ from .model import ModelWeights, load_weights
 from .replay import Recording, make_replayer
 from .sampler import Mode
 from .scratch import first_rows
-from .tune import tuned_table
+from .tune import TileCheck, tuned_table
 
 logger = logging.getLogger(__name__)
 
@@ -85,12 +85,14 @@ class GpuRunner:
         options: WorkerOptions,
         progress: Callable[[float], None] | None = None,
         kernels: Kernels | None = None,
+        check_tiles: TileCheck | None = None,
         *,
         lent: bool = False,
     ) -> GpuRunner:
         """Open the file and the device (or take that of `kernels`), upload weights, allocate the cache. `lent`: the
         device is another runner's, and stays open.
 
+        `check_tiles` sees the measured tiles before any is taken.
         Raises ModelFileError for the file, DeviceError for the device, ModelLoadError where it has no room.
         """
         model = extended(
@@ -101,7 +103,7 @@ class GpuRunner:
         runner = cls(kernels.device, model, options)
         runner._lent = lent
         try:
-            runner._build(kernels, progress)
+            runner._build(kernels, progress, check_tiles)
         except AllocationError as error:
             raise ModelLoadError(runner._too_large(error)) from error
         return runner
@@ -115,12 +117,17 @@ class GpuRunner:
             f"tokens, and {error.message}. A smaller --ctx or --kv-memory needs less"
         )
 
-    def _build(self, kernels: Kernels, progress: Callable[[float], None] | None) -> None:
+    def _build(
+        self,
+        kernels: Kernels,
+        progress: Callable[[float], None] | None,
+        check_tiles: TileCheck | None,
+    ) -> None:
         device, spec = self._device, self._model.spec
         before = device.allocated_bytes
         weights = load_weights(device, self._model, self.context_length, progress)
         try:
-            cache, table = self._allocate(kernels, weights)
+            cache, table, told = self._allocate(kernels, weights, check_tiles)
         except BaseException:
             weights.uploads.drop()
             raise
@@ -136,7 +143,7 @@ class GpuRunner:
             weight_bytes=weights.nbytes,
             kv_bytes=cache.nbytes,
             load_seconds=time.monotonic() - self._started,
-            verification=self._options.verification,
+            verification=self._options.verification + told,
             tuned_products=table.num_tuned,
             scratch_bytes=device.allocated_bytes - before - weights.nbytes - cache.nbytes,
             device_memory=self._memory,
@@ -146,9 +153,9 @@ class GpuRunner:
         )
 
     def _allocate(
-        self, kernels: Kernels, weights: ModelWeights
-    ) -> tuple[kv_cache.KVCache, LinearTable]:
-        """All that is not weights, and the plans that nearly every user needs first."""
+        self, kernels: Kernels, weights: ModelWeights, check_tiles: TileCheck | None
+    ) -> tuple[kv_cache.KVCache, LinearTable, str]:
+        """All that is not weights, and the plans that nearly every user needs first; what is to be told of tiles."""
         device, spec = self._device, self._model.spec
         cache = kv_cache.allocate(device, spec, self.num_blocks, self.kv_type)
         self._copies = BlockCopies(device, cache.parts, self.num_blocks)
@@ -164,6 +171,11 @@ class GpuRunner:
             max_rows=self.max_sequences,
             cache_dir=None if folder is None else Path(folder),
         )
+        measured, told = table.num_tuned, ""
+        if check_tiles is not None and measured:
+            table = check_tiles(self._model, table)
+            if num_wrong := measured - table.num_tuned:
+                told = f"; {num_wrong} measured tiles are wrong and not taken"
         buffers = allocate(
             kernels,
             weights,
@@ -177,7 +189,7 @@ class GpuRunner:
         self._transformer, self._logprobs = buffers.transformer, buffers.logprobs
         self._plans = buffers.plans
         self._plans.prepare_first()
-        return cache, table
+        return cache, table, told
 
     def info(self) -> WorkerInfo:
         return self._info

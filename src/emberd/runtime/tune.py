@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -17,9 +17,10 @@ from statistics import median
 import numpy as np
 
 from ..errors import DeviceError
+from ..gguf.model import ModelFile
 from .clock import Clock, make_clock
 from .device import AdapterInfo
-from .kernel import Dispatch, Kernels
+from .kernel import COMPILE_THREADS, Dispatch, Kernels
 from .linear import LinearTable, Tile, can_fuse_gate_up, candidates, default_table
 from .matvec import can_fuse_output
 from .model import ModelWeights
@@ -32,6 +33,9 @@ from .weights import WeightMatrix
 
 logger = logging.getLogger(__name__)
 
+TileCheck = Callable[[ModelFile, LinearTable], LinearTable]
+"""Gives the table without the measured tiles that are wrong in some kernel that the model takes by it."""
+
 BUDGET = 3.0
 """Seconds after which no further product is begun; the next load goes on with those left."""
 
@@ -40,9 +44,6 @@ LEAST_GAIN = 0.03
 
 ROUNDS = 5
 """Measurements of each tile, in turn with the others', of which the median counts."""
-
-COMPILE_THREADS = min(8, os.cpu_count() or 1)
-"""Kernels compiled at a time, which takes longer than measuring them."""
 
 _ORDER = (1, 512, 8, 32, 64, 16)
 """Numbers of tokens in the order in which a user gains from them."""

@@ -37,7 +37,7 @@ class FillTokens:
 def fill_tokens(metadata: Mapping[str, Any]) -> FillTokens | None:
     """From the `tokenizer.*` keys of a GGUF file; None where the model has no tokens to fill in with."""
     tokens = metadata.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, list):
+    if not isinstance(tokens, list) or not all(type(token) is str for token in tokens):
         return None
     names = {name for spellings in _NAMES.values() for name in spellings.split(" ")}
     ids = {token: index for index, token in enumerate(tokens) if token in names}

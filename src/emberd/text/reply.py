@@ -30,10 +30,13 @@ class ReplyFormat:
     )
     tools: Tools | None = None  # with `syntax`
     one_call: bool = False  # a second call is not to be told: it ends the reply
+    calls_only: bool = False  # text behind a call is not to be told: it ends the reply
     grammar: str | None = None  # of the whole reply, see grammar/reply.py
     grammar_behind_thinking: str | None = (
         None  # of what follows once the budget has closed the span
     )
+
+    unheld: tuple[str, ...] = ()  # what was asked of calls and the grammar does not hold
 
     @property
     def in_channels(self) -> bool:

@@ -1,4 +1,4 @@
-"""Rotation with the KV write, and paged attention, in a model's shapes."""
+"""Paged attention in a model's shapes."""
 
 from __future__ import annotations
 
@@ -10,144 +10,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..gguf.dequant import dequantize
-from ..gguf.reader import TensorInfo
-from ..gguf.rope import Temperature, factors_for, layer_rope_tables
 from ..gguf.spec import ModelFile
 from ..reference import ops as reference
 from ..runtime import decode_attention, ops
-from ..runtime.activations import QUANT_RUN, activations
+from ..runtime.activations import activations
 from ..runtime.device import Tensor
-from ..runtime.kv_cache import BLOCK_SIZE, KVType, head_words
+from ..runtime.kv_cache import BLOCK_SIZE
 from ..runtime.weights import FLOAT_TYPES
-from .bench import F32, GROUP, Workbench, decoded, read_quantized
+from .bench import F32, Workbench, decoded, read_quantized
 from .check import TOLERANCE, Check, relative_error
 from .kv import KINDS, cached, floats
+from .rope import POSITIONS, RotationTwin, heads_on_device, suffix, vector
+from .steps import USUAL, DecodeShape, Steps
 
-TOKENS = 7
-POSITIONS = 600
-CONTEXTS = (1, 70, 300)
+CONTEXTS = (300, 1, 70)
 WINDOW = 500
 """Longer windows are checked as this one: a kernel is told its window, so that contexts beyond it show all there is
 to see. With the 40 positions beyond it, it lies within `POSITIONS`."""
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
-
-
-def check_rope(bench: Workbench, model: ModelFile) -> Iterator[Check]:
-    """rope_kv_write for every rope base and scale: q as f32, k and v as they lie in the cache."""
-    kinds = {(layer.rope_base, layer.rope_scale): i for i, layer in enumerate(model.spec.layers)}
-    for (base, scale), index in kinds.items():
-        yield from _check_rope(bench, model, index, base, scale)
-
-
-def _check_rope(
-    bench: Workbench, model: ModelFile, index: int, base: float, scale: float
-) -> Iterator[Check]:
-    spec = model.spec
-    heads, kv_heads, head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
-    twin, kind = _Rotation.of_layer(model, index), bench.kv_type
-    qkv = bench.normal(TOKENS, heads + 2 * kv_heads, head_dim)
-    positions = bench.rng.integers(0, POSITIONS, TOKENS).astype(np.int32)
-    slots = bench.rng.permutation(4 * BLOCK_SIZE)[:TOKENS].astype(np.int32)
-    made: list[NDArray[Any]] = []
-
-    def device() -> list[NDArray[Any]]:
-        if not made:
-            q = bench.poisoned(TOKENS, heads, head_dim)
-            shape = (4 * BLOCK_SIZE, kv_heads, head_words(head_dim, kind))
-            keys, values = bench.device.empty(shape, "u32"), bench.device.empty(shape, "u32")
-            step = ops.rope_kv_write(
-                bench.kernels,
-                _heads(bench, model, qkv),
-                q,
-                keys,
-                values,
-                bench.ints(positions),
-                bench.ints(slots),
-                twin.upload(bench, model),
-                bench.count(0),
-                bench.count(TOKENS),
-                rows=TOKENS,
-                num_heads=heads,
-                num_kv_heads=kv_heads,
-                head_dim=head_dim,
-            )
-            made.extend(bench.run(step, q, keys, values))
-        return made
-
-    def queries() -> Pair:
-        return device()[0], twin.queries(qkv[:, :heads], positions)
-
-    def keys() -> Pair:
-        expected = twin.keys(qkv[:, heads : heads + kv_heads], positions)
-        return floats(device()[1], kind, head_dim)[slots], expected
-
-    def values() -> Pair:
-        return floats(device()[2], kind, head_dim)[slots], qkv[:, heads + kv_heads :]
-
-    shape = f"{TOKENS}×{{}}×{head_dim} base {base:g}{_suffix(kind)}"
-    yield bench.compare("rope_kv_write q", "F32", shape.format(heads), "float", queries)
-    for name, run in (("k", keys), ("v", values)):
-        yield bench.compare(
-            f"rope_kv_write {name}", kind.upper(), shape.format(kv_heads), KINDS[kind], run
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Rotation:
-    """A layer's norms of q and k and their rotation, in NumPy."""
-
-    cos: F32
-    sin: F32
-    pairing: ops.Pairing
-    q_norm: F32 | None
-    k_norm: F32 | None
-    eps: float
-    temperature: Temperature | None
-
-    @classmethod
-    def of_layer(cls, model: ModelFile, index: int) -> _Rotation:
-        spec, layer = model.spec, model.tensors.layers[index]
-        tensors = model.tensors
-        factors = factors_for(spec, tensors.rope_factors, tensors.long_rope_factors, POSITIONS)
-        cos, sin = layer_rope_tables(spec, index, _vector(model, factors), POSITIONS)
-        norms: tuple[F32 | None, F32 | None] = (None, None)
-        if not spec.whole_qk_norm:
-            norms = (_vector(model, layer.q_norm), _vector(model, layer.k_norm))
-        return cls(cos, sin, spec.rope_pairing, *norms, spec.norm_eps, spec.temperature)
-
-    def upload(self, bench: Workbench, model: ModelFile) -> ops.Rotation:
-        return ops.Rotation(
-            bench.put(self.cos),
-            bench.put(self.sin),
-            model.spec.rope_dim,
-            self.pairing,
-            None if self.q_norm is None else bench.put(self.q_norm),
-            None if self.k_norm is None else bench.put(self.k_norm),
-            self.eps,
-            self.temperature,
-        )
-
-    def queries(self, x: F32, positions: NDArray[np.int32]) -> F32:
-        q = self._rotated(x, self.q_norm, positions)
-        if self.temperature is None:
-            return q
-        return q * self.temperature.factors(positions)[:, None, None]
-
-    def keys(self, x: F32, positions: NDArray[np.int32]) -> F32:
-        return self._rotated(x, self.k_norm, positions)
-
-    def _rotated(self, x: F32, norm: F32 | None, positions: NDArray[np.int32]) -> F32:
-        x = x if norm is None else reference.rms_norm(x, norm, self.eps)
-        return reference.rope(x, positions, self.cos, self.sin, self.pairing)
-
-
-def _heads(bench: Workbench, model: ModelFile, qkv: F32) -> ops.Heads:
-    """Heads (T, H + 2 KVH, hd) on the device; v apart, as where it has a type of its own."""
-    spec, flat = model.spec, qkv.reshape(len(qkv), -1)
-    column = (spec.num_heads + spec.num_kv_heads) * spec.head_dim
-    return ops.Heads(bench.put(flat[:, :column]), bench.put(flat[:, column:]), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,58 +56,61 @@ def _paged(bench: Workbench, model: ModelFile, contexts: tuple[int, ...]) -> Pag
     return Paged(keys, values, bench.put(k_words), bench.put(v_words), tables)
 
 
-def _suffix(kind: KVType) -> str:
-    """Behind a case's shape."""
-    return "" if kind == "f16" else f", KV in {kind}"
+def check_attention(bench: Workbench, model: ModelFile, steps: Steps = USUAL) -> Iterator[Check]:
+    """Decode attention of those steps' rows and prefill attention, for every window among the layers."""
+    yield from check_decode_attention(bench, model, steps)
+    for window, index in _windows(model).items():
+        context = max(window + 40 if window else 0, *CONTEXTS)
+        yield _check_prefill(bench, model, context, index, window)
 
 
-def check_attention(bench: Workbench, model: ModelFile) -> Iterator[Check]:
-    """Decode and prefill attention for every window among the layers up to `WINDOW`, over contexts longer than it."""
-    spec, layers = model.spec, model.tensors.layers
-    types = {layer.o.type in FLOAT_TYPES for layer in layers}
-    forms = {"float" if is_float or spec.head_dim % QUANT_RUN else "int8" for is_float in types}
-    windows = {min(layer.window, WINDOW): index for index, layer in enumerate(spec.layers)}
-    for window, index in sorted(windows.items()):
-        contexts = (*CONTEXTS, window + 40) if window else CONTEXTS
-        sizes = {"rows": len(contexts), "num_kv_heads": spec.num_kv_heads}
-        splits = {
-            decode_attention.decode_splits(bench.device, context=n, **sizes)
-            for n in (1, 1024, 1 << 20)
-        }
-        for count in sorted(splits):
-            for form in sorted(forms | {"float"}):  # beside prefill rows it is always float
-                yield _check_decode(bench, model, contexts, index, window, count, form)
-        yield _check_prefill(bench, model, max(contexts), index, window)
+def check_decode_attention(
+    bench: Workbench, model: ModelFile, steps: Steps = USUAL
+) -> Iterator[Check]:
+    """Every kernel of it for every window among the layers up to `WINDOW`, over contexts longer than it."""
+    shapes: dict[DecodeShape, None] = {}
+    for quantizes in {layer.o.type not in FLOAT_TYPES for layer in model.tensors.layers}:
+        shapes |= dict.fromkeys(steps.decode_shapes(bench.device, model.spec, quantizes))
+    for window, index in _windows(model).items():
+        for shape in shapes:
+            yield _check_decode(bench, model, index, window, shape)
+
+
+def _windows(model: ModelFile) -> dict[int, int]:
+    """A layer of each window."""
+    windows = {min(layer.window, WINDOW): index for index, layer in enumerate(model.spec.layers)}
+    return dict(sorted(windows.items()))
+
+
+def _contexts(rows: int, window: int) -> tuple[int, ...]:
+    """Of so many rows: the longest, then others that tell much, then short ones."""
+    telling = (max(window + 40, *CONTEXTS) if window else POSITIONS - 10, *CONTEXTS)
+    return (*telling, *(1 + row % BLOCK_SIZE for row in range(len(telling), rows)))[:rows]
 
 
 def _check_decode(
-    bench: Workbench,
-    model: ModelFile,
-    contexts: tuple[int, ...],
-    index: int,
-    window: int,
-    splits: int,
-    form: str,
+    bench: Workbench, model: ModelFile, index: int, window: int, shape: DecodeShape
 ) -> Check:
     """One new token a row: what attends, given that its key and value reach the cache too."""
-    spec, rows = model.spec, len(contexts)
+    spec, rows, splits, group = model.spec, shape.rows, shape.splits, shape.run
+    contexts = _contexts(rows, window)
     heads, kv_heads, head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
-    twin = _Rotation.of_layer(model, index)
-    sinks, kind = _vector(model, model.tensors.layers[index].sinks), bench.kv_type
+    twin = RotationTwin.of_layer(model, index)
+    sinks, kind = vector(model, model.tensors.layers[index].sinks), bench.kv_type
 
     def run() -> Pair:
         paged = _paged(bench, model, contexts)
         qkv = bench.normal(rows, heads + 2 * kv_heads, head_dim)
         newest = np.array(contexts, np.int32) - 1
         y: Any = bench.poisoned(rows, heads, head_dim)
-        if form == "int8":
-            y = activations(bench.device, rows, heads * head_dim, group=GROUP)
+        if group is not None:
+            y = activations(bench.device, rows, heads * head_dim, group=group)
         partial = decode_attention.decode_partial_shape(
             rows=rows, num_heads=heads, head_dim=head_dim, splits=splits
         )
         steps = decode_attention.attention_decode(
             bench.kernels,
-            _heads(bench, model, qkv),
+            heads_on_device(bench, model, qkv),
             paged.key_words,
             paged.value_words,
             bench.ints(paged.block_tables),
@@ -247,7 +131,7 @@ def _check_decode(
             sinks=None if sinks is None else bench.put(sinks),
         )
         outputs = (paged.key_words, paged.value_words)
-        if form == "int8":
+        if group is not None:
             found = read_quantized(bench, steps, y)
             keys, values = bench.run([], *outputs)
         else:
@@ -276,14 +160,15 @@ def _check_decode(
             spec.attention_cap,
             sinks,
         )
-        if form == "float":
+        if group is None:
             return found, expected
-        return found, decoded(*reference.quantize_q8(expected.reshape(rows, -1), GROUP))
+        return found, decoded(*reference.quantize_q8(expected.reshape(rows, -1), group))
 
-    shape = f"{rows} rows, context {max(contexts)}, window {window or 'all'}, {splits} splits"
-    rounding = _float_kind(model) if form == "float" else "int8_round"
-    label = kind.upper() if form == "float" else "int8"
-    return bench.compare("attention_decode", label, shape + _suffix(kind), rounding, run)
+    label = f"{rows} rows, context {max(contexts)}, window {window or 'all'}, {splits} splits"
+    label += ("" if group is None else f", runs of {group}") + suffix(kind)
+    rounding = _float_kind(model) if group is None else "int8_round"
+    of = kind.upper() if group is None else "int8"
+    return bench.compare("attention_decode", of, label, rounding, run)
 
 
 def _check_prefill(
@@ -291,7 +176,7 @@ def _check_prefill(
 ) -> Check:
     """A chunk at the end of one row's context, after keys of earlier chunks."""
     spec = model.spec
-    sinks = _vector(model, model.tensors.layers[index].sinks)
+    sinks = vector(model, model.tensors.layers[index].sinks)
     tile_size = ops.prefill_tile_size(bench.device, num_heads=spec.num_heads)
     tokens = min(context, tile_size + 9)  # one whole tile and a ragged one
     first = context - tokens
@@ -343,16 +228,10 @@ def _check_prefill(
         )
         return bench.run(step, y)[0], expected
 
-    shape = f"{tokens} tokens, context {context}, window {window or 'all'}{_suffix(bench.kv_type)}"
+    shape = f"{tokens} tokens, context {context}, window {window or 'all'}{suffix(bench.kv_type)}"
     return bench.compare("attention_prefill", bench.kv_type.upper(), shape, _float_kind(model), run)
 
 
 def _float_kind(model: ModelFile) -> str:
     """Of the tolerance of attention in float."""
     return "capped" if model.spec.attention_cap else "float"
-
-
-def _vector(model: ModelFile, info: TensorInfo | None) -> F32 | None:
-    if info is None:
-        return None
-    return dequantize(model.file.rows(info), info.type).reshape(-1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,12 @@ GROUP = 16
 
 
 class Workbench:
-    """A device, its kernels, and random numbers. `baking`: kernels get their params in their text."""
+    """A device, its kernels, and random numbers."""
 
     def __init__(self, device: Device, kernels: Kernels | None = None) -> None:
         self.device = device
         self.kernels = kernels or Kernels(device)
-        self.baking = False
+        self.baking = False  # whether kernels get their params in their text
         self.kv_type: KVType = "f16"  # of caches
         self.rng = np.random.default_rng(secrets.randbits(64))
 
@@ -45,6 +46,15 @@ class Workbench:
     ) -> Check:
         """Run one case, which gives (out, ref)."""
         return compare(kernel, type_name, shape, kind, run)
+
+    @contextmanager
+    def sizes_in_text(self) -> Iterator[None]:
+        """Cases run meanwhile take kernels that have their params in their text, as a step of one token does."""
+        self.baking = True
+        try:
+            yield
+        finally:
+            self.baking = False
 
     def normal(self, *shape: int) -> F32:
         return self.rng.standard_normal(shape, dtype=np.float32)
@@ -67,11 +77,15 @@ class Workbench:
         return self.device.upload(np.full(shape, np.nan, np.float32))
 
     def run(self, steps: Dispatch | Sequence[Dispatch], *outputs: Tensor) -> list[NDArray[Any]]:
-        steps = [steps] if isinstance(steps, Dispatch) else list(steps)
-        if self.baking:
-            steps = [self.kernels.baked(step) if gains_by_baking(step) else step for step in steps]
-        run_once(self.device, steps)
+        run_once(self.device, self.dispatched(steps))
         return [self.device.read(output) for output in outputs]
+
+    def dispatched(self, steps: Dispatch | Sequence[Dispatch]) -> list[Dispatch]:
+        """As they run."""
+        steps = [steps] if isinstance(steps, Dispatch) else list(steps)
+        if not self.baking:
+            return steps
+        return [self.kernels.baked(step) if gains_by_baking(step) else step for step in steps]
 
     def quantized(self, x: F32) -> tuple[QuantizedActivations, F32]:
         """`x` as int8 activations on the device, made by the reference, and the values they stand for."""

@@ -16,18 +16,16 @@ from ..runtime import experts as ops
 from ..runtime.weights import FLOAT_TYPES, upload_matrix
 from .bench import Workbench
 from .check import Check
+from .steps import USUAL, Steps
 
 EXPERT_ROWS = 12
 """Of a gathered product here: the first rows of the file's matrix, as so many small experts as the model has."""
 
-PAIRS = (0.5, 2, 5)
-"""Pairs of a token and an expert for each expert: one for each size of group."""
-
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
 
-def check_experts(bench: Workbench, model: ModelFile) -> Iterator[Check]:
-    """Nothing where the model has no experts."""
+def check_experts(bench: Workbench, model: ModelFile, steps: Steps = USUAL) -> Iterator[Check]:
+    """At each number of tokens of those steps that takes other kernels; nothing where the model has no experts."""
     spec = model.spec.experts
     if spec is None:
         return
@@ -43,11 +41,18 @@ def check_experts(bench: Workbench, model: ModelFile) -> Iterator[Check]:
         )
     }
     for info, bias in matrices.values():
-        for pairs in PAIRS:
-            tokens = max(1, round(pairs * spec.count / spec.used))
+        for tokens in _by_group_size(spec, steps):
             yield _check_product(bench, model, spec, info, bias, tokens)
     shared = any(layer.shared is not None for layer in mixed)
     yield _check_sum(bench, model.spec.hidden_size, spec.used, shared)
+
+
+def _by_group_size(spec: ExpertSpec, steps: Steps) -> list[int]:
+    """The fewest tokens of each size of group."""
+    found: dict[int, int] = {}
+    for tokens in steps.numbers_of_tokens:
+        found.setdefault(ops.group_size(tokens * spec.used, spec.count), tokens)
+    return list(found.values())
 
 
 def _check_top(bench: Workbench, spec: ExpertSpec) -> Check:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,16 @@ from ..reference import ops as reference
 from ..reference.transformer import ACTIVATIONS
 from ..runtime import linear, ops
 from ..runtime.device import Device
-from .attention import check_attention, check_rope
-from .bench import F32, GROUP, Workbench, decoded, read_quantized
+from .attention import check_attention
+from .bench import F32, Workbench, decoded, read_quantized
 from .check import Check
 from .experts import check_experts
 from .fused import check_fused
 from .layer_norm import check_layer_norm, check_positions
 from .linear import check_embedding, check_products, check_tiles
+from .rope import check_rope
 from .sampling import check_sampler
+from .steps import USUAL, Steps
 
 TOKENS = 5
 
@@ -53,8 +56,8 @@ def check_kernels(device: Device, path: Path) -> Iterator[Check]:
         model.close()
 
 
-def check_norms(bench: Workbench, model: ModelFile) -> Iterator[Check]:
-    """The norms ahead of projections, in the forms that these read."""
+def check_norms(bench: Workbench, model: ModelFile, steps: Steps = USUAL) -> Iterator[Check]:
+    """The norms ahead of projections, in the forms that these read at those steps."""
     spec, layer = model.spec, model.tensors.layers[0]
     if layer.attention_norm_bias is not None:
         return  # check_layer_norm has them
@@ -71,7 +74,9 @@ def check_norms(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     readers += [layer.router for layer in model.tensors.layers if layer.router is not None]
     readers.append(model.tensors.output)
 
-    def cases(indices: NDArray[np.int32] | None) -> tuple[Callable[[], Pair], Callable[[], Pair]]:
+    def cases(
+        indices: NDArray[np.int32] | None,
+    ) -> tuple[Callable[[], Pair], Callable[[int], Pair]]:
         x = all_rows[:TOKENS] if indices is None else all_rows
         expected = reference.rms_norm(all_rows[:TOKENS], weight, spec.norm_eps)
         if indices is not None:
@@ -87,24 +92,28 @@ def check_norms(bench: Workbench, model: ModelFile) -> Iterator[Check]:
             step = ops.rms_norm(bench.kernels, x, w, y, given, eps=spec.norm_eps, **sizes)
             return bench.run(step, y)[0], expected
 
-        def quantizing() -> Pair:
+        def quantizing(group: int) -> Pair:
             x, w, given = inputs()
-            out = linear.activations(bench.device, TOKENS, spec.hidden_size, group=GROUP)
+            out = linear.activations(bench.device, TOKENS, spec.hidden_size, group=group)
             step = linear.rms_norm_quantize(
                 bench.kernels, x, w, out, given, eps=spec.norm_eps, **sizes
             )
             return read_quantized(bench, step, out), decoded(
-                *reference.quantize_q8(expected, GROUP)
+                *reference.quantize_q8(expected, group)
             )
 
         return plain, quantizing
 
-    for rows, (plain, quantizing) in (("all", cases(None)), ("chosen", cases(picked))):
-        if any(_is_float(info) for info in readers):
+    for rows, indices in (("all", None), ("chosen", picked)):
+        plain, quantizing = cases(indices)
+        # Hidden states are told as floats, whatever else reads them.
+        if indices is not None or any(_is_float(info) for info in readers):
             yield bench.compare("rms_norm", "F32", f"{shape} {rows} rows", "float", plain)
         if not all(_is_float(info) for info in readers):
-            label = f"{shape} {rows} rows"
-            yield bench.compare("rms_norm_quantize", "int8", label, "int8_round", quantizing)
+            for group in steps.quant_runs(bench.device):
+                label = f"{shape} {rows} rows, runs of {group}"
+                case = partial(quantizing, group)
+                yield bench.compare("rms_norm_quantize", "int8", label, "int8_round", case)
 
 
 def check_post_norm(bench: Workbench, model: ModelFile) -> Iterator[Check]:
@@ -160,8 +169,8 @@ def check_in_place(bench: Workbench, model: ModelFile) -> Iterator[Check]:
     yield bench.compare("finish_logits", "F32", f"{TOKENS}×{spec.vocab_size}", "float", finish)
 
 
-def check_activation(bench: Workbench, model: ModelFile) -> Iterator[Check]:
-    """What stands ahead of the output and down projections."""
+def check_activation(bench: Workbench, model: ModelFile, steps: Steps = USUAL) -> Iterator[Check]:
+    """What stands ahead of the output and down projections, in the forms that these read at those steps."""
     spec, layers = model.spec, model.tensors.layers
     gate, up = bench.normal(TOKENS, spec.ffn_size), bench.normal(TOKENS, spec.ffn_size)
     gate_up, gated = np.concatenate([gate, up], axis=1), spec.gated
@@ -177,8 +186,8 @@ def check_activation(bench: Workbench, model: ModelFile) -> Iterator[Check]:
         step = ops.silu_mul(bench.kernels, x, y, activation=spec.activation, gated=gated, **sizes)
         return bench.run(step, y)[0], expected
 
-    def quantizing() -> Pair:
-        out = linear.activations(bench.device, TOKENS, spec.ffn_size, group=GROUP)
+    def quantizing(group: int) -> Pair:
+        out = linear.activations(bench.device, TOKENS, spec.ffn_size, group=group)
         step = linear.silu_mul_quantize(
             bench.kernels,
             bench.put(gate_up),
@@ -187,22 +196,27 @@ def check_activation(bench: Workbench, model: ModelFile) -> Iterator[Check]:
             gated=gated,
             **sizes,
         )
-        twin = decoded(*reference.quantize_q8(expected, GROUP))
+        twin = decoded(*reference.quantize_q8(expected, group))
         return read_quantized(bench, step, out), twin
 
-    def attended() -> Pair:
+    def attended(group: int) -> Pair:
         x = bench.normal(TOKENS, width)
-        out = linear.activations(bench.device, TOKENS, width, group=GROUP)
+        out = linear.activations(bench.device, TOKENS, width, group=group)
         step = linear.quantize_q8(bench.kernels, bench.put(x), out, rows=TOKENS, width=width)
-        return read_quantized(bench, step, out), decoded(*reference.quantize_q8(x, GROUP))
+        return read_quantized(bench, step, out), decoded(*reference.quantize_q8(x, group))
 
     shape = f"{TOKENS}×{spec.ffn_size} {spec.activation}"
     if any(_is_float(layer.down) for layer in layers):
         yield bench.compare("silu_mul", "F32", shape, "float", plain)
     if not all(_is_float(layer.down) for layer in layers):
-        yield bench.compare("silu_mul_quantize", "int8", shape, "int8_round", quantizing)
+        places = 1 if spec.experts is None else spec.experts.used
+        for group in steps.quant_runs(bench.device, places):
+            label, case = f"{shape}, runs of {group}", partial(quantizing, group)
+            yield bench.compare("silu_mul_quantize", "int8", label, "int8_round", case)
     if not all(_is_float(layer.o) for layer in layers):
-        yield bench.compare("quantize_q8", "int8", f"{TOKENS}×{width}", "int8_round", attended)
+        for group in steps.quant_runs(bench.device):
+            label, case = f"{TOKENS}×{width}, runs of {group}", partial(attended, group)
+            yield bench.compare("quantize_q8", "int8", label, "int8_round", case)
 
 
 def _vector(model: ModelFile, info: TensorInfo) -> F32:

@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ..gguf.encoder import is_encoder, open_encoder
@@ -21,8 +22,10 @@ from ..gguf.reader import GGUFFile
 from ..gguf.spec import open_model
 from ..runtime import linear
 from ..runtime.kv_cache import KVType, q8_refusal
+from ..runtime.plan import bakes
 from ..runtime.weights import FLOAT_TYPES
-from .attention import check_attention, check_rope
+from .ahead import compile_ahead
+from .attention import check_attention, check_decode_attention
 from .check import Check
 from .encoder import check_encoder_parts
 from .experts import check_experts
@@ -32,7 +35,9 @@ from .layer_norm import check_layer_norm, check_positions
 from .linear import check_embedding
 from .load_bench import FEATURES, Kept, LoadBench, WatchedKernels, to_leave_out
 from .pairs import check_pairs
+from .rope import check_rope
 from .sampling import check_sampler
+from .steps import ONE_TOKEN, Steps
 from .uses import check_uses, model_uses
 
 logger = logging.getLogger(__name__)
@@ -86,8 +91,14 @@ def check_at_load(
     kept = Kept.read(cache_dir, device)
     bench = LoadBench(kernels, kept)
     replaced: list[Check] = []
+    steps = Steps(max_tokens, max_rows)
+
+    def cases(made: LoadBench) -> Iterator[Check]:
+        return _checks(made, path, steps, kv_types)
+
     while True:
-        checks = list(_checks(bench, path, max_tokens, max_rows, kv_types))
+        bench.before_running = partial(compile_ahead, kernels, kept, cases)
+        checks = list(cases(bench))
         failed = {
             check: to_leave_out(check, checks, device.left_out)
             for check in checks
@@ -115,11 +126,7 @@ def check_at_load(
 
 
 def _checks(
-    bench: LoadBench,
-    path: str | Path,
-    max_tokens: int,
-    max_rows: int,
-    kv_types: Sequence[KVType],
+    bench: LoadBench, path: str | Path, steps: Steps, kv_types: Sequence[KVType]
 ) -> Iterator[Check]:
     with GGUFFile(path) as file:
         encodes = is_encoder(file)
@@ -134,26 +141,37 @@ def _checks(
     model = open_model(path)
     try:
         bench.scope = _digest(replace(model.spec, name=""))
-        yield from check_embedding(bench, model)
-        if _reads_ahead(bench, model):
-            yield check_ahead(bench, model)
-        yield from check_norms(bench, model)
-        yield from check_layer_norm(bench, model)
-        yield from check_positions(bench, model)
-        yield from check_post_norm(bench, model)
-        yield from check_uses(bench, model, model_uses(model, max_tokens, max_rows))
-        yield from check_pairs(bench, model, max_tokens)
-        for kind in kv_types:
-            if kind == "f16" or not q8_refusal(model.spec.head_dim):
-                bench.kv_type = kind
-                yield from check_rope(bench, model)
-                yield from check_attention(bench, model)
-        yield from check_activation(bench, model)
-        yield from check_in_place(bench, model)
-        yield from check_experts(bench, model)
-        yield from check_sampler(bench, model.spec.vocab_size)
+        kinds = [k for k in kv_types if k == "f16" or not q8_refusal(model.spec.head_dim)]
+        yield from _beside_products(bench, model, steps)
+        yield from check_uses(bench, model, model_uses(model, steps))
+        yield from check_pairs(bench, model, steps)
+        for kind in kinds:
+            bench.kv_type = kind
+            yield from check_rope(bench, model)
+            yield from check_attention(bench, model, steps)
+        if bakes(bench.device, 1):
+            with bench.sizes_in_text():
+                yield from _beside_products(bench, model, ONE_TOKEN)
+                for kind in kinds:
+                    bench.kv_type = kind
+                    yield from check_decode_attention(bench, model, ONE_TOKEN)
     finally:
         model.close()
+
+
+def _beside_products(bench: LoadBench, model: ModelFile, steps: Steps) -> Iterator[Check]:
+    """All but products of matrices and attention."""
+    yield from check_embedding(bench, model)
+    if _reads_ahead(bench, model):
+        yield check_ahead(bench, model)
+    yield from check_norms(bench, model, steps)
+    yield from check_layer_norm(bench, model)
+    yield from check_positions(bench, model)
+    yield from check_post_norm(bench, model)
+    yield from check_activation(bench, model, steps)
+    yield from check_in_place(bench, model)
+    yield from check_experts(bench, model, steps)
+    yield from check_sampler(bench, model.spec.vocab_size)
 
 
 def _digest(spec: object) -> str:

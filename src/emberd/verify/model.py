@@ -180,6 +180,8 @@ def logits_of(runner: Runner) -> NDArray[np.float32]:
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-    result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    """NaN in a row that holds NaN or has no finite maximum."""
+    with np.errstate(invalid="ignore"):
+        shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+        result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return result

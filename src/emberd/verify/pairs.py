@@ -20,12 +20,14 @@ from ..runtime.matmul import MatmulTile
 from ..runtime.model import Projection
 from ..runtime.pair import WeightPair, can_pair
 from ..runtime.plan import bakes
+from ..runtime.products import Form, Product
 from ..runtime.projection import Input, Projector
 from ..runtime.weights import FLOAT_TYPES, WeightMatrix, WeightPart, upload_matrix
 from .bench import Workbench
 from .check import Check
 from .fused import pending_input
 from .linear import MAX_ROWS
+from .steps import Steps
 
 Biased = tuple[TensorInfo, TensorInfo | None]
 Group = tuple[Biased, ...]
@@ -46,27 +48,61 @@ class Neighbours:
         return self.first, self.second
 
 
-def check_pairs(bench: Workbench, model: ModelFile, max_tokens: int) -> Iterator[Check]:
-    """Each pair of types by every tile that the rules choose for a step of up to `max_tokens` tokens."""
-    table = linear.default_table(bench.device)
+def check_pairs(bench: Workbench, model: ModelFile, steps: Steps) -> Iterator[Check]:
+    """Each pair by every kernel that the rules may choose for it."""
+    for case in _cases(bench, model, steps, linear.default_table(bench.device)):
+        yield from _check_case(bench, model, case)
+
+
+def check_tuned_pairs(
+    bench: Workbench, model: ModelFile, steps: Steps, table: linear.LinearTable
+) -> Iterator[tuple[Product, Check]]:
+    """Each measured tile of `table` for a pair, in every kernel that it has a part in."""
+    tuned = {*table.matvec.tuned, *table.matmul.tuned}
+    for case in _cases(bench, model, steps, table):
+        if case.product in tuned:
+            for check in _check_case(bench, model, case):
+                yield case.product, check
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A pair by one kernel: so many tokens, by this tile, and whether their input's norm is left to them."""
+
+    pair: Neighbours
+    product: Product
+    tile: linear.Tile
+    tokens: int
+    pending: bool
+
+
+def _cases(
+    bench: Workbench, model: ModelFile, steps: Steps, table: linear.LinearTable
+) -> Iterator[_Case]:
+    """One for each kernel."""
     for pair in _neighbours(model) if table.paired else ():
         first, second = (_matrix(bench, group) for group in pair.groups)
-        seen = set()
-        for tokens in (*(1 << n for n in range(max_tokens.bit_length())), max_tokens):
+        both, seen = WeightPair(first, second), set()
+        for tokens in steps.numbers_of_tokens:
             if not can_pair(table, first, second, tokens):
                 continue
             few = tokens <= table.matvec.tokens
-            tile = table.tile_for("rows" if few else "matmul", WeightPair(first, second), tokens)
+            form: Form = "rows" if few else "matmul"
+            tile = table.tile_for(form, both, tokens)
             kernel = tile, table.matvec.group_of(tokens) if few else 0
             if kernel in seen:
                 continue
             seen.add(kernel)
             for pending in (False, True) if few and pair.ahead and table.matvec.fused else (False,):
-                yield _check(bench, model, pair, tile, tokens, pending)
-                if bakes(bench.device, tokens):
-                    bench.baking = True
-                    yield _check(bench, model, pair, tile, tokens, pending)
-                    bench.baking = False
+                yield _Case(pair, Product.of(form, both, tokens), tile, tokens, pending)
+
+
+def _check_case(bench: Workbench, model: ModelFile, case: _Case) -> Iterator[Check]:
+    """One comparison, and another where a step of one token has its kernels' params in their text."""
+    yield _check(bench, model, case)
+    if bakes(bench.device, case.tokens):
+        with bench.sizes_in_text():
+            yield _check(bench, model, case)
 
 
 def _matrix(bench: Workbench, group: Group) -> WeightMatrix:
@@ -103,14 +139,8 @@ def _side_by_side(layer: LayerTensors) -> Iterator[Sequence[Biased]]:
         yield (layer.shared.gate, None), (layer.shared.up, None)
 
 
-def _check(
-    bench: Workbench,
-    model: ModelFile,
-    pair: Neighbours,
-    tile: linear.Tile,
-    tokens: int,
-    pending: bool,
-) -> Check:
+def _check(bench: Workbench, model: ModelFile, case: _Case) -> Check:
+    pair, tile, tokens, pending = case.pair, case.tile, case.tokens, case.pending
     infos = [group[0][0] for group in pair.groups]
     is_tile = isinstance(tile, MatmulTile)
     table = linear.table_of(bench.device, "matmul" if is_tile else "rows", tile)

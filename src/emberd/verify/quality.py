@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BadRequestError
+from ..errors import BadRequestError, ModelFileError
 from ..gguf.spec import open_model
 from ..protocol import Runner, WorkerOptions
 from ..reference.runner import CpuRunner
@@ -76,13 +76,15 @@ def compare_over_text(
 ) -> Quality:
     """The model on `device` against `reference` on it too, or, without one, against itself in NumPy.
 
-    `window`: tokens of a sequence. Raises BadRequestError where the vocabularies differ or the text is too
-    short, ModelFileError, DeviceError, ModelLoadError.
+    `window`: tokens of a sequence; never more than either model's context. Raises BadRequestError where the
+    vocabularies differ or the text is too short, ModelFileError also for logits that are not finite, DeviceError,
+    ModelLoadError.
     """
     ids, size, trained = _tokens(path, text)
     window = min(window, trained)
     if reference is not None:
-        other_ids, other_size, _ = _tokens(reference, text)
+        other_ids, other_size, other_trained = _tokens(reference, text)
+        window = min(window, other_trained)
         if other_size != size or other_ids != ids:
             raise BadRequestError(
                 f"{path.name} and {reference.name} do not have the same vocabulary, so their tokens cannot be compared"
@@ -95,7 +97,10 @@ def compare_over_text(
     try:
         other = _load(reference or path, "cpu" if reference is None else device, window)
         try:
-            return _measured(found, other, windows)
+            names = (f"{path.name} on {device}", f"{path.name} in NumPy")
+            if reference is not None:
+                names = path.name, reference.name
+            return _measured((found, other), names, windows)
         finally:
             other.close()
     finally:
@@ -118,14 +123,20 @@ def _load(path: Path, device: str, window: int) -> Runner:
     return CpuRunner.load(options) if device == "cpu" else GpuRunner.load(options)
 
 
-def _measured(found: Runner, other: Runner, windows: Sequence[Sequence[int]]) -> Quality:
+def _measured(
+    runners: tuple[Runner, Runner], names: tuple[str, str], windows: Sequence[Sequence[int]]
+) -> Quality:
     measure = Measure()
     for ids in windows:
         for start, part in _steps(ids[:-1]):
             rows = []
-            for runner in (found, other):
+            for runner, name in zip(runners, names, strict=True):
                 runner.submit(batch_of(runner, part, start))
                 rows.append(log_softmax(logits_of(runner)))
+                if np.isnan(rows[-1]).any():
+                    raise ModelFileError(
+                        f"{name}: its logits are not finite (NaN or infinity), so there is nothing to compare"
+                    )
             measure.add(rows[0], rows[1], ids[start + 1 : start + len(part) + 1])
     return measure.result()
 

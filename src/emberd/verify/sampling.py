@@ -34,17 +34,27 @@ PENALTIES = (
 )
 BIAS = (
     SamplingParams(temperature=0, logit_bias=((3, 8.0), (9, -100.0))),
-    SamplingParams(seed=17, logit_bias=((5, 100.0),), presence_penalty=0.5),
+    SamplingParams(seed=17, logit_bias=((5, 100.0),)),
     SamplingParams(temperature=0.7, top_k=40, seed=18),
+)
+BOTH = (
+    SamplingParams(seed=19, logit_bias=((5, 100.0),), presence_penalty=0.5),
+    *PENALTIES,
+    *BIAS,
+)
+KINDS = (
+    ("plain", Mode.PLAIN, PLAIN),
+    ("penalties", Mode.PENALTIES, PENALTIES),
+    ("bias", Mode.BIAS, BIAS),
+    ("bias and penalties", Mode.BIAS | Mode.PENALTIES, BOTH),
 )
 
 
 def check_sampler(bench: Workbench, vocab_size: int) -> Iterator[Check]:
     """Every mode; the error of a sampler is the share of rows whose token differs."""
-    yield _check(bench, vocab_size, "plain", Mode.PLAIN, PLAIN)
-    yield _check(bench, vocab_size, "penalties", Mode.PENALTIES, PENALTIES)
-    yield _check(bench, vocab_size, "bias", Mode.BIAS | Mode.PENALTIES, BIAS)
-    yield _check(bench, vocab_size, "masks", Mode.MASKS, PLAIN)
+    for name, mode, params in KINDS:
+        yield _check(bench, vocab_size, name, mode, params)
+        yield _check(bench, vocab_size, f"{name}, masks", mode | Mode.MASKS, params)
     yield _check_logprobs(bench, vocab_size)
 
 

@@ -19,12 +19,13 @@ from ..runtime import linear
 from ..runtime.matmul import MatmulTile
 from ..runtime.matvec import can_fuse_output
 from ..runtime.plan import bakes
-from ..runtime.products import Form
+from ..runtime.products import Form, Product
 from ..runtime.weights import WeightMatrix
 from .bench import Workbench
 from .check import Check
 from .fused import check_gate_up, check_output, check_pending
 from .linear import MAX_ROWS, Role, check_product
+from .steps import Steps, numbers_up_to
 
 Biased = tuple[TensorInfo, TensorInfo | None]
 Fusing = Literal["", "output", "gate_up"]
@@ -53,15 +54,15 @@ class Use:
         return first.type, first.shape[1], self.rows, *extras, self.fusing, self.ahead
 
 
-def model_uses(model: ModelFile, max_tokens: int, max_rows: int) -> list[Use]:
+def model_uses(model: ModelFile, steps: Steps) -> list[Use]:
     """Each kind of product of a decoder, once."""
     found: dict[tuple[Any, ...], Use] = {}
     for layer in model.tensors.layers:
-        for use in _layer_uses(layer, max_tokens):
+        for use in _layer_uses(layer, steps.max_tokens):
             found.setdefault(use.key, use)
     tensors = model.tensors
     ahead = tensors.output_norm_bias is None
-    output = Use((tensors.output,), max_rows, tensors.output_bias, ahead=ahead, given=True)
+    output = Use((tensors.output,), steps.max_rows, tensors.output_bias, ahead=ahead, given=True)
     return [*found.values(), output]
 
 
@@ -105,26 +106,50 @@ def _gate_up(gate: Biased, up: Biased, tokens: int, ahead: bool) -> Iterator[Use
 
 
 def check_uses(bench: Workbench, model: ModelFile, uses: Sequence[Use]) -> Iterator[Check]:
-    """Each use by every kernel that may serve it."""
+    """Each use by every kernel that the rules may choose for it."""
     table = linear.default_table(bench.device)
+    for case in _cases(bench, uses, table):
+        yield from _check(bench, model, case)
+
+
+def check_tuned(
+    bench: Workbench, model: ModelFile, uses: Sequence[Use], table: linear.LinearTable
+) -> Iterator[tuple[Product, Check]]:
+    """Each measured tile of `table` in every kernel that it has a part in."""
+    tuned = {*table.matvec.tuned, *table.matmul.tuned}
+    for case in _cases(bench, uses, table):
+        if case.product in tuned:
+            for check in _check(bench, model, case):
+                yield case.product, check
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A use by one kernel: so many tokens in this form, by this tile, and whether its input's norm is left to it."""
+
+    use: Use
+    product: Product
+    form: Form
+    ahead: bool
+    tile: linear.Tile
+    tokens: int
+
+
+def _cases(bench: Workbench, uses: Sequence[Use], table: linear.LinearTable) -> Iterator[_Case]:
+    """One for each kernel."""
     for use in uses:
         info = use.matrices[0]
         kind = loaded_type(info.type, bench.device.left_out)
         part: Any = None  # of the matrix nothing but its sizes is read
         matrix = WeightMatrix(kind, use.rows, info.shape[1], (part,))
         seen: set[tuple[Any, ...]] = set()
-        for tokens in _numbers_of_tokens(use.max_tokens):
+        for tokens in numbers_up_to(use.max_tokens):
             for form, ahead in _forms(table, use, matrix, tokens):
                 tile, group = _tile(table, form, matrix, tokens)
-                if (form, ahead, tile, group) in seen:
-                    continue
-                seen.add((form, ahead, tile, group))
-                yield from _check(bench, model, use, form, ahead, tile, tokens)
-
-
-def _numbers_of_tokens(most: int) -> list[int]:
-    """As plans have them."""
-    return [*(1 << n for n in range(most.bit_length())), most]
+                if (form, ahead, tile, group) not in seen:
+                    seen.add((form, ahead, tile, group))
+                    product = Product.of(form, matrix, tokens)
+                    yield _Case(use, product, form, ahead, tile, tokens)
 
 
 def _forms(
@@ -152,16 +177,9 @@ def _tile(
     return tile, 0 if isinstance(tile, MatmulTile) else table.matvec.group_of(tokens)
 
 
-def _check(
-    bench: Workbench,
-    model: ModelFile,
-    use: Use,
-    form: Form,
-    ahead: bool,
-    tile: linear.Tile,
-    tokens: int,
-) -> Iterator[Check]:
-    """One case, and another where a step of one token has its kernels' params in their text."""
+def _check(bench: Workbench, model: ModelFile, case: _Case) -> Iterator[Check]:
+    """One comparison, and another where a step of one token has its kernels' params in their text."""
+    use, form, tile, tokens = case.use, case.form, case.tile, case.tokens
     info, note = use.matrices[0], f", {form} {tile}"
     table = linear.table_of(bench.device, form, tile)
     if isinstance(tile, MatmulTile):
@@ -171,22 +189,23 @@ def _check(
     if use.bias is not None:
         bias = dequantize(model.file.rows(use.bias), use.bias.type).reshape(-1)
 
-    def case() -> Check:
+    def compared() -> Check:
         if form == "output":
             return check_output(bench, model, info, tokens, table.matvec, note)
         if form == "gate_up":
             gate, up = use.matrices
             activation = model.spec.activation
-            return check_gate_up(bench, model, gate, up, tokens, ahead, activation, table, note)
-        if ahead:
+            return check_gate_up(
+                bench, model, gate, up, tokens, case.ahead, activation, table, note
+            )
+        if case.ahead:
             return check_pending(bench, model, info, tokens, use.given, table, bias, note)
         role = Role(info, use.bias, use.accumulate)
         floats = bench.floats(raw, info.type)
         first = None if bias is None else bias[: len(raw)]
         return check_product(bench, role, raw, floats, first, tokens, table, note)
 
-    yield case()
+    yield compared()
     if bakes(bench.device, tokens):
-        bench.baking = True
-        yield case()
-        bench.baking = False
+        with bench.sizes_in_text():
+            yield compared()

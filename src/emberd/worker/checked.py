@@ -8,51 +8,68 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from emberd.errors import DeviceError, ModelFileError
+from emberd.gguf.model import ModelFile
 from emberd.protocol import WorkerOptions
 from emberd.runtime.device import AdapterInfo, open_device
 from emberd.runtime.kernel import Kernels
+from emberd.runtime.linear import LinearTable
+from emberd.runtime.tune import TileCheck
 
 log = logging.getLogger("emberd.worker")
 
 
 def checked_kernels(
     options: WorkerOptions, adapter: AdapterInfo
-) -> tuple[Kernels | None, WorkerOptions]:
-    """The kernels of the adapter's device, or None where the CPU must serve; and what the check found, in the options.
+) -> tuple[Kernels | None, WorkerOptions, TileCheck | None]:
+    """The kernels of the adapter's device, or None where the CPU must serve; what the check found, in the options; and
+    what is to check measured tiles.
 
     A fault of the check itself, which says nothing about the kernels, keeps no model from serving.
     Raises DeviceError where kernels are wrong and the device was asked for, ModelFileError for the file.
     """
     device = open_device("gpu" if options.device == "auto" else options.device)
     if not (options.verify or (options.verify is None and not adapter.is_software)):
-        return Kernels(device), options
+        return Kernels(device), options, None
     from emberd.verify.load_bench import WatchedKernels
     from emberd.verify.loading import check_at_load
+    from emberd.verify.tiles import check_tiles
 
+    name, watched = Path(options.model_path).name, WatchedKernels(device)
+    sizes: dict[str, Any] = {
+        "max_tokens": max(options.max_batch_tokens, options.max_sequences),
+        "max_rows": options.max_sequences,
+        "cache_dir": None if options.cache_dir is None else Path(options.cache_dir),
+    }
     try:
         found = check_at_load(
-            WatchedKernels(device),
+            watched,
             options.model_path,
-            max_tokens=max(options.max_batch_tokens, options.max_sequences),
-            max_rows=options.max_sequences,
-            cache_dir=None if options.cache_dir is None else Path(options.cache_dir),
             kv_types=("f16", "q8_0") if options.kv_type == "auto" else (options.kv_type,),
+            **sizes,
         )
     except ModelFileError:
         raise
     except Exception as fault:
-        log.exception("the kernel check of %s failed", Path(options.model_path).name)
+        log.exception("the kernel check of %s failed", name)
         told = f"kernels were not checked: {type(fault).__name__}: {fault}"
-        return Kernels(device), replace(options, verification=told)
+        return Kernels(device), replace(options, verification=told), None
     if not found.wrong:
-        return Kernels(device), replace(options, verification=str(found))
+
+        def measured(model: ModelFile, table: LinearTable) -> LinearTable:
+            try:
+                return check_tiles(watched, model, table, **sizes)
+            except Exception:
+                log.exception("the check of measured tiles of %s failed: none is taken", name)
+                return table.with_tiles({})
+
+        return Kernels(device), replace(options, verification=str(found)), measured
     device.close()
     if options.device != "auto":
         raise DeviceError(
-            f"{Path(options.model_path).name} is not served: {found}. --device cpu serves it, --no-verify takes "
-            "the device as it is"
+            f"{name} is not served: {found}. --device cpu serves it, --no-verify takes the device as it is"
         )
-    log.warning("the CPU serves %s: %s", Path(options.model_path).name, found)
-    return None, replace(options, verification=f"served by the CPU: {found}")
+    log.warning("the CPU serves %s: %s", name, found)
+    return None, replace(options, verification=f"served by the CPU: {found}"), None

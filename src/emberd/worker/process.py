@@ -7,6 +7,7 @@ The only module that brings engine and runners together; it knows no text and no
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import queue
@@ -29,6 +30,7 @@ from emberd.estimate import MemoryEstimate, MemoryQuestion
 from emberd.gguf.digest import model_digest
 from emberd.gguf.encoder import is_encoder
 from emberd.gguf.reader import GGUFFile
+from emberd.hardware import MAIN_MEMORY, Tier, gpu_tier
 from emberd.inspection import Inspect, Inspected, Preempt, Preempted
 from emberd.protocol import (
     Cancel,
@@ -57,7 +59,7 @@ HEARTBEAT_SECONDS = 1.0
 """How often an idle worker looks whether its device is still there."""
 
 QUIET_SECONDS = 0.1
-"""A pause this long is used to prepare what later steps will need, one thing a pause."""
+"""After a pause this long what later steps will need is prepared, one thing after the other until a message comes."""
 
 log = logging.getLogger("emberd.worker")
 
@@ -91,7 +93,8 @@ def load_runner(
                 on_device_loss(lambda why: on_loss(f"the device {name} was lost {why}"))
             from .checked import checked_kernels
 
-            kernels, options = checked_kernels(options, adapter)
+            kernels, options, check_tiles = checked_kernels(options, adapter)
+            tier = gpu_tier(adapter.kind, None)
             if kernels is not None and encodes:
                 from emberd.runtime.encoder import GpuEncoder
 
@@ -99,14 +102,15 @@ def load_runner(
             if kernels is not None:
                 from emberd.runtime.runner import GpuRunner
 
-                return GpuRunner.load(options, progress, kernels)
+                options = _beside_ram(options, tier)
+                return GpuRunner.load(options, progress, kernels, check_tiles)
     if encodes:
         from emberd.reference.encoder import CpuEncoder
 
         return CpuEncoder.load(options, progress)
     from emberd.reference.runner import CpuRunner
 
-    return CpuRunner.load(options, progress)
+    return CpuRunner.load(_beside_ram(options, "cpu"), progress)
 
 
 def load_runners(
@@ -130,17 +134,28 @@ def estimate_memory(question: MemoryQuestion) -> MemoryEstimate:
     """For the device that `load_runner` would choose; of the model with its draft where it has one."""
     if question.options.draft_path is not None:
         return estimate_with_draft(question, estimate_memory)
-    if question.options.device != "cpu":
+    options = question.options
+    adapter = None
+    if options.device != "cpu":
         from emberd.runtime.device import choose_adapter
 
-        adapter, _ = choose_adapter(question.options.device)
-        if adapter is not None:
-            from emberd.runtime.estimate import estimate as estimate_on
+        adapter, _ = choose_adapter(options.device)
+    if adapter is not None:
+        from emberd.runtime.estimate import estimate as estimate_on
 
-            return estimate_on(adapter, question)
-    from emberd.reference.estimate import estimate
+        tier = gpu_tier(adapter.kind, None)
+        made = estimate_on(adapter, replace(question, options=_beside_ram(options, tier)))
+    else:
+        from emberd.reference.estimate import estimate
 
-    return estimate(question)
+        made = estimate(replace(question, options=_beside_ram(options, "cpu")))
+    return replace(made, kv_ram=options.kv_ram if made.block_size else 0)
+
+
+def _beside_ram(options: WorkerOptions, tier: Tier) -> WorkerOptions:
+    """With the memory for blocks that left the pool told as taken, where it is the device's own."""
+    taken = options.kv_ram if tier in MAIN_MEMORY else 0
+    return replace(options, beside=options.beside + taken)
 
 
 def make_engine(
@@ -220,9 +235,10 @@ def _failures_told(channel: Channel, options: WorkerOptions) -> Iterator[None]:
         yield
     except EmberdError as error:
         channel.send(LoadFailure(type(error).__name__, error.message))
-    except Exception as error:
+    except Exception:
         log.exception("loading %s failed", options.model_path)
-        reason = f"loading {options.model_path} failed: {type(error).__name__}: {error}"
+        name = os.path.basename(options.model_path)
+        reason = f"loading {name} failed in a way that was not foreseen; the daemon's log has the details"
         channel.send(LoadFailure("ModelLoadError", reason))
 
 
@@ -237,11 +253,13 @@ def serve(
     device is still there. Ends only by an exception: EOFError when the gateway is gone, anything else when a
     step failed."""
     told = StepMessage(())
-    unprepared = True
+    unprepared, preparing = True, False  # preparing: since nothing came, the pause goes on
     while True:
         refusals = []
         quiet = True
-        for message in inbox.take_all(_wait(engine, unprepared, heartbeat is not None)):
+        wait = 0.0 if preparing else _wait(engine, unprepared, heartbeat is not None)
+        preparing = False
+        for message in inbox.take_all(wait):
             quiet = False
             if isinstance(message, GenerateRequest | EmbedRequest):
                 try:
@@ -258,7 +276,9 @@ def serve(
             elif isinstance(message, TokenTable) and isinstance(engine, Engine):
                 engine.use_table(message)
         if quiet and not engine.has_work and unprepared:
-            unprepared = prepare()
+            unprepared = preparing = prepare()
+            if not unprepared:
+                gc.freeze()  # plans stay: a collection that goes through them is a gap in every reply
             continue
         if quiet and not engine.has_work and heartbeat is not None:
             heartbeat()

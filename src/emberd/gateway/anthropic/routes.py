@@ -47,7 +47,7 @@ async def messages(request: Request) -> Response:
     generation = await while_connected(request, start)
     digits = answer_digits(generation.request_id)
     answer = Answer(body.model, f"msg_{digits}", body.max_tokens, body.shows_thinking)
-    unused = _unused(body, tools, generation.model)
+    unused = [*_unused(body, tools, generation.model), *generation.unheld]
     headers = ignored_header({**raw, **dict.fromkeys(unused, True)}, type(body))
     if body.stream:
         events = answer.events(generation)

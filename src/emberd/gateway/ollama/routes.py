@@ -119,7 +119,8 @@ async def _generate(
     read_prompts: Callable[[LoadedModel], PromptIds],
 ) -> Response:
     generation = await _start(request, body, read_prompts)
-    headers = {**ignored_header(raw, type(body), options=Options), **answer.headers()}
+    known = {**raw, **dict.fromkeys(generation.unheld, True)}
+    headers = {**ignored_header(known, type(body), options=Options), **answer.headers()}
     if body.stream is not False:
         lines = answer.lines(generation, service_of(request).config.ping)
         return LineStream(lines, generation.close, headers)

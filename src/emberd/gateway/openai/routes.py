@@ -14,7 +14,7 @@ from ...models.loaded import LoadedModel, ModelText
 from ...models.names import short_name
 from ...models.store import StoredModel
 from ..anthropic import describe as anthropic
-from ..body import ignored_header, refuse_ignored
+from ..body import ignored_header, refuse_ignored, shown_names
 from ..conversation import Conversation
 from ..routing import documented, read_body, service_of
 from ..service import PromptIds
@@ -52,7 +52,8 @@ async def chat_completions(request: Request) -> Response:
     shape = ChatShape(names, with_logprobs=bool(body.logprobs))
     answer = new_answer(shape, body, generation)
     headers = ignored_header(raw, type(body))
-    if unused := unused_fields(raw, generation.model.text.template.source):
+    unused = unused_fields(raw, generation.model.text.template.source)
+    if unused := [*unused, *shown_names(generation.unheld)]:
         known = headers.get("x-emberd-ignored")
         headers["x-emberd-ignored"] = ", ".join([*([known] if known else []), *unused])
     return await respond(request, body, answer, generation, headers)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...errors import BadRequestError
+from .check import Checker
 from .pointers import refused, resolved
 from .rules import ANY_TEXT, Rules, literal, optional_list
 from .schema import SchemaReader
@@ -18,30 +19,57 @@ from .schema import SchemaReader
 Json = dict[str, Any]
 _TOP = {"type", "properties", "required", "additionalProperties", "$defs", "x-guidance"}
 _NAME = re.compile(r"[\w.\-]+")
+_CHECKER = Checker({})
 
 
 class Parameters:
-    """What a function takes: a schema of an object, at `path`."""
+    """What a function takes: a schema of an object, at `path`. `relaxed`: what cannot be enforced is left out
+    and named in `left_out`; where the rest cannot be either, arguments are any object."""
 
-    def __init__(self, schema: Mapping[str, Any], path: str, *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        schema: Mapping[str, Any] | None,
+        path: str,
+        *,
+        strict: bool = False,
+        relaxed: bool = False,
+    ) -> None:
         self.path = path
         self.schema = {"type": "object", **(schema or {"additionalProperties": False})}
-        if self.schema["type"] != "object":
+        if self.schema["type"] != "object" and not relaxed:
             raise refused(f"{path}.type", "arguments are an object")
-        self.reader = SchemaReader(self.schema, path, strict=strict)
+        self.schema["type"] = "object"
+        self.reader = SchemaReader(self.schema, path, strict=strict, relaxed=relaxed)
+        if relaxed and not self._enforceable:
+            self.schema = {"type": "object"}
+            self.reader = SchemaReader(self.schema, path, relaxed=True)
+            self.leave_out("parameters")
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Keywords, known once the arguments were written; `parameters`: all of them."""
+        return tuple(self.reader.left_out)
+
+    def leave_out(self, keyword: str) -> bool:
+        """Whether a keyword that a notation cannot hold may be left out; it is noted then."""
+        if self.reader.relaxed:
+            self.reader.left_out[keyword] = None
+        return self.reader.relaxed
 
     def named(self, fits: Callable[[str], bool]) -> list[tuple[str, str, bool]]:
         """Of each property: name, pointer, whether it must be there. Raises BadRequestError where the schema
         says more of the object than that, or where a name does not fit. Further properties are not written."""
         document = self.reader.document()
-        if more := [key for key in document if key not in _TOP]:
+        more = [key for key in document if key not in _TOP]
+        if not all(map(self.leave_out, more)):
             raise refused(
                 f"{self.path}.{more[0]}",
                 "this model's notation of calls cannot hold it for all arguments",
             )
         properties, required = document.get("properties", {}), document.get("required", [])
-        for name in properties:
-            if not fits(name):
+        unfit = [name for name in properties if not fits(name)]
+        for name in unfit:
+            if name in required or not self.leave_out("properties"):
                 raise refused(
                     f"{self.path}.properties.{name}",
                     "this model's notation of calls has no such names",
@@ -51,16 +79,17 @@ class Parameters:
         return [
             (name, "/properties/" + name.replace("~", "~0").replace("/", "~1"), name in required)
             for name, one in properties.items()
-            if one is not False
+            if one is not False and name not in unfit
         ]
 
     @property
-    def enforceable(self) -> bool:
+    def _enforceable(self) -> bool:
+        rules = Rules({})
         try:
-            self.reader.document()
+            grammar = rules.source(rules.json(self.reader.document()))
         except BadRequestError:
             return False
-        return True
+        return not _CHECKER.fault(grammar)
 
     def at(self, pointer: str) -> Any:
         return resolved(self.schema, f"#{pointer}")
@@ -109,16 +138,17 @@ def raw_text(rules: Rules, parameters: Parameters, pointer: str, close: str, for
     document = parameters.reader.document(pointer)
     path = parameters.path + pointer.replace("/", ".")
     for key in ("pattern", "format", "$ref", "anyOf", "allOf"):
-        if key in document:
+        if key in document and not parameters.leave_out(key):
             raise refused(
                 f"{path}.{key}", "this model's notation of calls cannot hold it for texts"
             )
     if "const" in document or "enum" in document:
         values = [document["const"]] if "const" in document else document["enum"]
         texts = [value for value in values if isinstance(value, str)]
-        if not texts or any(re.search(forbidden, text) or close in text for text in texts):
+        held = [text for text in texts if not (re.search(forbidden, text) or close in text)]
+        if not texts or (len(held) < len(texts) and not (held and parameters.leave_out("enum"))):
             raise refused(path, "this model's notation of calls cannot hold its values")
-        return f"{rules.rule(' | '.join(map(literal, texts)))} {rules.text(close)}"
+        return f"{rules.rule(' | '.join(map(literal, held)))} {rules.text(close)}"
     low, high = document.get("minLength", 0), document.get("maxLength", "")
     text = ANY_TEXT if not low and high == "" else f"/(?s:.{{{low},{high}}})/"
     pattern = forbidden.replace("/", r"\/")

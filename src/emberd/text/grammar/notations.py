@@ -37,6 +37,7 @@ class Function:
 
 
 _PLACE = re.compile(r"(%[NAIC])")
+_TEXT_BEHIND = r"/\s{0,4}[^\s<\[{(`](?s:.*)/"  # that nothing of a notation begins like
 _NAME = re.compile(r"[\w.\-]+")
 
 _HERMES = Notation(
@@ -182,10 +183,17 @@ def notation_of(syntax_name: str, template: str, *, in_channels: bool) -> Notati
 
 
 def calls(rules: Rules, notation: Notation, functions: Sequence[Function], *, one: bool) -> str:
-    """One call or more. Raises BadRequestError."""
+    """One call or more. Behind a call the model goes on as it likes: with a further one, or with text, which
+    ends the reply (`ReplyFormat.calls_only`); it is never led into a further call. Raises BadRequestError."""
     call = _alternatives(rules, notation, functions)
-    more = "" if one or notation.always_one else f"({rules.text(notation.between)} {call})*"
     before, after = rules.text(notation.before), rules.text(notation.after)
+    more = ""
+    if not one and not notation.always_one:
+        between = rules.text(notation.between)
+        more = f"({between} {call})*"
+        if not notation.between.strip():
+            end = "" if after else rules.terminal(_TEXT_BEHIND)
+            more += f" ({rules.rule(f'{between} | {end}' if between and end else between or end)})?"
     return rules.rule(" ".join(part for part in (before, call, more, after) if part))
 
 

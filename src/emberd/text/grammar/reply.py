@@ -48,7 +48,8 @@ def bound(form: ReplyFormat, rules: ReplyRules, tokenizer: Tokenizer) -> ReplyFo
     fault = tokenizer.grammar_checker.fault(whole)
     if fault:
         raise BadRequestError(f"'{rules.param}' cannot be enforced: {fault}", rules.param)
-    return replace(form, grammar=whole, grammar_behind_thinking=behind)
+    calls_only = rules.calls is not None and rules.text_with_calls is None
+    return replace(form, grammar=whole, grammar_behind_thinking=behind, calls_only=calls_only)
 
 
 def _grammar(

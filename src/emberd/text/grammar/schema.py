@@ -6,12 +6,14 @@ written: blanks are bounded, and no character has two spellings, or a key could 
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from llguidance import LLMatcher
 
+from ...errors import BadRequestError
 from .keywords import (
     ANNOTATIONS,
     CHECKS,
@@ -46,15 +48,21 @@ _JOINED = frozenset({"properties", "pattern", "format", "multipleOf"})
 
 class SchemaReader:
     """One schema of a caller, of which any part can be made a document. `path` names it in messages;
-    `strict`: objects that name properties have no others, unless they say so."""
+    `strict`: objects that name properties have no others, unless they say so. `relaxed`: keywords that cannot
+    be enforced are left out of documents, and their names kept in `left_out`."""
 
-    def __init__(self, root: Any, path: str, *, strict: bool = False) -> None:
+    def __init__(
+        self, root: Any, path: str, *, strict: bool = False, relaxed: bool = False
+    ) -> None:
         self._root, self._path, self._strict = root, path, strict
+        self.relaxed = relaxed
+        self.left_out: dict[str, None] = {}
 
     def document(self, pointer: str = "") -> Json:
         """Raises BadRequestError."""
         node, place = resolved(self._root, f"#{pointer}"), self._path + as_path(pointer)
-        walk = _Walk(self._root, self._path, strict=self._strict)
+        left_out = self.left_out if self.relaxed else None
+        walk = _Walk(self._root, self._path, strict=self._strict, left_out=left_out)
         found = walk.node(node, place, 0, closed=self._strict)
         if not isinstance(found, dict):
             if found is False:
@@ -69,8 +77,11 @@ class SchemaReader:
 class _Walk:
     """From the nodes of a schema to nodes of a document. Each `$ref` becomes one to a definition of ours."""
 
-    def __init__(self, root: Any, path: str, *, strict: bool) -> None:
+    def __init__(
+        self, root: Any, path: str, *, strict: bool, left_out: dict[str, None] | None
+    ) -> None:
         self._root, self._path, self._strict = root, path, strict
+        self._left_out = left_out  # None: nothing may be
         self._names: dict[str, str] = {}  # what `$ref` says: definition
         self._num_nodes = 0
         self._num_patterns = 0
@@ -103,32 +114,52 @@ class _Walk:
         self._count(1, path)
         if depth > MAX_DEPTH:
             raise refused(path, f"schemas are nested more than {MAX_DEPTH} deep")
+        result: Json = {}
         if "$id" in node and node is not self._root:
-            raise refused(f"{path}.$id", "only the whole schema may have an id")
+            with self._part(result, "$id"):
+                raise refused(f"{path}.$id", "only the whole schema may have an id")
         applied = [name for name in ("$ref", "allOf", "anyOf", "oneOf") if name in node]
         several = len(applied) > 1 or "allOf" in applied
         joined = several or (bool(applied) and "properties" in node)
         self._joins = self._joins or several or (bool(applied) and not _JOINED.isdisjoint(node))
-        result: Json = {}
         for key, value in node.items():
             where = f"{path}.{key}"
             if key in ANNOTATIONS or key.startswith("x-") or _does_nothing(key, value, node):
                 continue
-            if key in CHECKS:
-                result[key] = self._checked(CHECKS[key], value, where)
-            elif key in _APPLICATORS:
-                within = closed and not joined
-                _APPLICATORS[key](self, result, value, where, depth + 1, within)
-            else:
-                raise refused(where, "this keyword cannot be enforced")
-        self._pattern(result, path)
-        self._format(result, path)
-        _check_bounds(result, path)
+            with self._part(result, key):
+                if key in CHECKS:
+                    result[key] = self._checked(CHECKS[key], value, where)
+                elif key in _APPLICATORS:
+                    within = closed and not joined
+                    _APPLICATORS[key](self, result, value, where, depth + 1, within)
+                else:
+                    raise refused(where, "this keyword cannot be enforced")
+        _widen_others(result, node)
+        with self._part(result, "pattern"):
+            self._pattern(result, path)
+        with self._part(result, "format"):
+            self._format(result, path)
+        for kind in ("imum", "Length", "Items", "Properties"):
+            with self._part(result, f"min{kind}", f"max{kind}"):
+                _check_bounds(result, kind, path)
         self._multiples.update({result["multipleOf"]} if "multipleOf" in result else ())
         if closed and not joined and "properties" in result:
             result.setdefault("additionalProperties", False)
-        _check_num_properties(result, path)
+        with self._part(result, "minProperties", "maxProperties"):
+            _check_num_properties(result, path)
         return self._shared(result) if bound_integers(result) else result
+
+    @contextlib.contextmanager
+    def _part(self, result: Json, *keys: str) -> Iterator[None]:
+        """A part of a node. One that cannot be enforced is left out with its `keys`, where that may be."""
+        try:
+            yield
+        except BadRequestError:
+            if self._left_out is None:
+                raise
+            self._left_out.update({key: None for key in keys if key in result or len(keys) == 1})
+            for key in keys:
+                result.pop(key, None)
 
     def _shared(self, node: Json) -> Json:
         """A reference to a definition of all nodes alike: patterns of bounds are large."""
@@ -194,7 +225,8 @@ class _Walk:
     def _one_of(self, result: Json, value: Any, path: str, depth: int, closed: bool) -> None:
         options = self._list(value, path, depth, closed=closed)
         if not options_disjoint(value, lambda reference: resolved(self._root, reference)):
-            raise refused(path, "several of its options may fit one value; use 'anyOf'")
+            with self._part(result, "oneOf"):
+                raise refused(path, "several of its options may fit one value; use 'anyOf'")
         result.setdefault("allOf", []).append({"anyOf": options})
 
     def _any_of(self, result: Json, value: Any, path: str, depth: int, closed: bool) -> None:
@@ -262,17 +294,40 @@ def _does_nothing(key: str, value: Any, node: Mapping[str, Any]) -> bool:
     return key == _DRAFT_7_TUPLE and not isinstance(node.get("items"), list)
 
 
-def _check_bounds(result: Json, path: str) -> None:
-    for kind in ("imum", "Length", "Items", "Properties"):
-        low, high = result.get(f"min{kind}"), result.get(f"max{kind}")
-        if low is not None and high is not None and low > high:
-            raise refused(path, f"'min{kind}' is greater than 'max{kind}'")
+def _widen_others(result: Json, node: Mapping[str, Any]) -> None:
+    """Drop what holds for all that others do not name, where one of those was left out."""
+    if any(name in node and name not in result for name in ("properties", "patternProperties")):
+        result.pop("additionalProperties", None)
+    listed = "prefixItems" in node or isinstance(node.get("items"), list)
+    if listed and "prefixItems" not in result:
+        result.pop("items", None)
+
+
+def _check_bounds(result: Json, kind: str, path: str) -> None:
+    low, high = result.get(f"min{kind}"), result.get(f"max{kind}")
+    if low is not None and high is not None and low > high:
+        raise refused(path, f"'min{kind}' is greater than 'max{kind}'")
 
 
 def _check_num_properties(result: Json, path: str) -> None:
     """A key that is not named may be written twice and then counts once."""
+    named = [key for key in ("minProperties", "maxProperties") if key in result]
+    if not named:
+        return
     required = len(result.get("required", ()))
     if result.get("minProperties", 0) > max(1, required):
         raise refused(
             f"{path}.minProperties", "more than are 'required' (or than 1) cannot be enforced"
+        )
+    alone = {
+        key: dict.fromkeys(value, True) if key.endswith("roperties") and key not in named else value
+        for key, value in result.items()
+        if key in (*named, "required", "properties", "patternProperties")
+    }
+    alone["additionalProperties"] = result.get("additionalProperties") is not False
+    alone["type"] = "object"
+    if LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(json.dumps(alone))):
+        raise refused(
+            f"{path}.{named[0]}",
+            "cannot be enforced where 'properties' names some that are not 'required'",
         )

@@ -72,7 +72,7 @@ async def create(request: Request) -> Response:
         keep,
         asked.cut,
     )
-    nothing = [*unused, *_unheld(body, asked.tools, generation.model.text)]
+    nothing = [*unused, *_unheld(body, asked.tools, generation.model.text), *generation.unheld]
     headers = ignored_header({**raw, **dict.fromkeys(nothing, True)}, type(body))
     headers |= asked.cut.headers
     if body.stream:

@@ -1,0 +1,63 @@
+"""Kernels of cases compiled side by side before the cases run: a first check's time goes to compiling.
+
+The cases are made once on a device that holds nothing, to tell which kernels they take.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ..runtime.counting import CountingDevice
+from ..runtime.device import Device
+from ..runtime.kernel import Dispatch, KernelKey
+from .check import TOLERANCE, Check
+from .load_bench import Kept, LoadBench, WatchedKernels
+
+logger = logging.getLogger(__name__)
+
+
+class PlanningBench(LoadBench):
+    """Makes the dispatches of those cases that would run on `device`, and runs nothing; every case passes."""
+
+    def __init__(self, device: Device, kept: Kept) -> None:
+        counting = CountingDevice(replace(device.info, limits=device.limits))
+        counting.subgroup_size, counting.left_out = device.subgroup_size, device.left_out
+        super().__init__(WatchedKernels(counting), kept)
+        self.used: set[KernelKey] = set()
+
+    def compare(
+        self,
+        kernel: str,
+        type_name: str,
+        shape: str,
+        kind: str,
+        run: Callable[[], tuple[NDArray[Any], NDArray[Any]]],
+    ) -> Check:
+        if not self.is_kept(kernel, type_name, shape):
+            with suppress(Exception):  # whatever it is, the case itself will tell
+                run()
+        return Check(kernel, type_name, shape, 0.0, TOLERANCE[kind])
+
+    def run(self, steps: Dispatch | Sequence[Dispatch], *_: object) -> list[NDArray[Any]]:
+        """Ends the case: what it dispatches is known."""
+        self.used.update(step.kernel.key for step in self.dispatched(steps))
+        raise InterruptedError
+
+
+def compile_ahead(
+    kernels: WatchedKernels, kept: Kept, cases: Callable[[LoadBench], Iterable[object]]
+) -> None:
+    """Compile what these cases take, those that are kept aside."""
+    planning = PlanningBench(kernels.device, kept)
+    try:
+        for _ in cases(planning):
+            pass
+    except Exception as fault:  # the cases themselves will tell
+        logger.debug("kernels are not compiled ahead: %s", fault)
+    kernels.compile(planning.used)

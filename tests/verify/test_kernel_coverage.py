@@ -1,0 +1,93 @@
+"""The check at load runs every kernel that serves, on any kind of device: told by what plans and cases dispatch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arch_models import architecture_model
+from emberd.gguf.spec import open_model
+from emberd.runtime.linear import LinearTable, default_table
+from emberd.verify.load_bench import WatchedKernels
+from emberd.verify.loading import check_at_load
+from emberd.verify.tiles import check_tiles
+from pair_plans import mixed_model
+from pretended import PretendedDevice, make_plans, nothing_compiled, random_tiles
+from tiny_gguf import random_model
+
+KINDS = {
+    "software": ("CPU", None),
+    "subgroups": ("DiscreteGPU", 32),
+    "plain": ("DiscreteGPU", None),
+}
+KV_TYPES: Any = ("f16", "q8_0")
+MODELS = ("llama", "mixed", "gpt-oss", "olmo2", "gemma2", "qwen2moe", "gpt2")
+MOST = {"max_tokens": 512, "max_rows": 32}
+
+
+def model_of(path: Path, name: str) -> Path:
+    if name == "mixed":
+        return mixed_model(path, np.random.default_rng())
+    if name != "llama":
+        return architecture_model(path, name, quant="Q8_0")
+    return random_model(path, quant="Q4_K", width=512, ffn=1024, heads=8, kv_heads=2)
+
+
+def missing(
+    monkeypatch: pytest.MonkeyPatch, device: PretendedDevice, path: Path, table: LinearTable
+) -> set[str]:
+    """Kernels that serve and are not checked, neither at load nor with the measured tiles of `table`."""
+    with nothing_compiled(monkeypatch) as (served, checked):
+        for kv_type in KV_TYPES:
+            make_plans(device, path, table, kv_type=kv_type, **MOST)
+        kernels = WatchedKernels(device)
+        found = check_at_load(kernels, path, cache_dir=None, kv_types=KV_TYPES, **MOST)
+        model = open_model(path)
+        check_tiles(kernels, model, table, cache_dir=None, **MOST)
+        model.close()
+    assert len(served) > 30 and {check.note for check in found.unchecked} == {"RanError: "}
+    return {str(key) for key in served - checked}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "subgroups") for name in MODELS),
+        ("llama", "plain"),
+        ("gpt-oss", "software"),
+    ],
+)
+def test_every_kernel_that_serves_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
+) -> None:
+    path, device = model_of(tmp_path / "m.gguf", name), PretendedDevice(*KINDS[kind])
+    assert missing(monkeypatch, device, path, default_table(device)) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("llama", "subgroups"), ("mixed", "subgroups"), ("qwen2moe", "plain")]
+)
+def test_measured_tiles_are_checked_in_all_their_kernels(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rng: np.random.Generator,
+    name: str,
+    kind: str,
+) -> None:
+    path, device = model_of(tmp_path / "m.gguf", name), PretendedDevice(*KINDS[kind])
+    table = random_tiles(device, path, rng, **MOST)
+    assert table.num_tuned > 10
+    assert missing(monkeypatch, device, path, table) == set()
+
+
+def test_a_kernel_that_is_left_out_of_the_check_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("emberd.verify.loading.check_sampler", lambda *_: ())
+    path, device = model_of(tmp_path / "m.gguf", "olmo2"), PretendedDevice(*KINDS["subgroups"])
+    assert any(
+        "sample_merge" in name for name in missing(monkeypatch, device, path, default_table(device))
+    )
