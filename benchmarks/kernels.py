@@ -20,6 +20,7 @@ from common import Spread
 from emberd.errors import DeviceError
 from emberd.runtime.device import Device, open_device
 from emberd.verify.bench import Workbench
+from gate_up_cases import gate_up_cases
 from gpu_clock import GpuClock, dot4_rate, read_bandwidth, repeated
 from kernel_case import SHAPES, Case
 from op_cases import op_cases
@@ -135,6 +136,8 @@ def _cases(
         yield from product_cases(
             bench, shape, tokens, options.types or (), options.roles, options.variants
         )
+    if wanted("gate_up_quantize"):
+        yield from gate_up_cases(bench, shape, tokens, options.types or (), options.variants)
     if wanted("embedding"):
         yield [embedding_case(bench, shape, 1)]
         yield [embedding_case(bench, shape, max(tokens))]

@@ -43,7 +43,7 @@ def product_cases(
             raw = random_weights(bench.rng, rows, cols, kind)
             first = upload_matrix(bench.device, [(raw, kind)])
             copies = copies_of(bench.device, first.nbytes)
-            matrices = [first, *(_copy(bench.device, first) for _ in range(copies - 1))]
+            matrices = [first, *(copy_of(bench.device, first) for _ in range(copies - 1))]
             for count in tokens:
                 if role == "output" and count > 32:
                     continue  # logits are made for sampled rows alone
@@ -137,8 +137,8 @@ def _matvec_tiles(device: Device) -> Iterator[MatvecTile]:
 def _matmul_tiles(device: Device, tokens: int) -> Iterator[MatmulTile]:
     """Tiles that the device can hold, and that are not far larger than the tokens."""
     most = 64 if device.info.is_software else 512  # which compiles for seconds
-    for tile_tokens, rows, lane_tokens in itertools.product((16, 32, 64), (16, 32, 64), (4, 8)):
-        slices = ((2, 1), (4, 2), (8, 4), (8, 8), (16, 8))
+    for tile_tokens, rows, lane_tokens in itertools.product((16, 32, 64), (8, 16, 32, 64), (4, 8)):
+        slices = ((2, 1), (2, 2), (4, 2), (4, 4), (8, 4), (8, 8), (16, 8), (16, 16))
         for (runs, shared), ahead in itertools.product(slices, (0, 2)):
             try:
                 tile = MatmulTile(tile_tokens, rows, lane_tokens, runs, shared, ahead)
@@ -178,7 +178,7 @@ def embedding_case(bench: Workbench, shape: ModelShape, tokens: int) -> Case:
     )
 
 
-def _copy(device: Device, matrix: WeightMatrix) -> WeightMatrix:
+def copy_of(device: Device, matrix: WeightMatrix) -> WeightMatrix:
     """The same weights in other buffers."""
     encoder = device.wgpu.create_command_encoder()
 

@@ -16,17 +16,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emberd.gguf.encoder import open_encoder
 from emberd.gguf.spec import open_model
 from emberd.runtime import kv_cache, plan
 from emberd.runtime.buffers import allocate
 from emberd.runtime.counting import CountingDevice
 from emberd.runtime.device import AdapterInfo
+from emberd.runtime.encoder import MIN_TOKENS, allocate_encoder
 from emberd.runtime.kernel import Dispatch, KernelKey, Kernels
 from emberd.runtime.linear import LinearTable, Tile, candidates, default_table
 from emberd.runtime.model import load_weights
 from emberd.runtime.plan_key import PlanKey
 from emberd.runtime.products import Product
 from emberd.runtime.sampler import Mode
+from emberd.runtime.scratch import bucket
 from emberd.runtime.tune import jobs_of
 from emberd.verify import loading, tiles
 from emberd.verify.bench import Workbench
@@ -127,6 +130,16 @@ def make_plans(
     steps.append(transformer.output_norm(places, device.empty((max_rows, spec.hidden_size))))
     plan.record(device, steps, places)
     weights.uploads.drop()
+    model.close()
+
+
+def make_calls(device: PretendedDevice, path: Path, max_tokens: int) -> None:
+    """Every pass that an encoder may record."""
+    model = open_encoder(path)
+    encoder = allocate_encoder(device, model, max_tokens)
+    for rows in {bucket(tokens, MIN_TOKENS) for tokens in range(1, max_tokens)} | {max_tokens}:
+        plan.record(device, encoder.body(rows), encoder.scratch.hidden)
+    encoder.weights.uploads.drop()
     model.close()
 
 

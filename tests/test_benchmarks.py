@@ -131,13 +131,14 @@ def test_reuse_counts_what_is_cached(tmp_path: Path) -> None:
 
 @pytest.mark.device
 def test_kernels_are_checked_and_timed(tmp_path: Path, device: object) -> None:
-    only = ("--ops", "matmul,rms_norm,attention_decode", "--roles", "o", "--tokens", 3)
+    only = ("--ops", "matmul,gate_up,rms_norm,attention_decode", "--roles", "o", "--tokens", 3)
     record = run(
         *("kernels.py", "--models", "tiny", "--repeats", 1, *only),
         *("--types", "Q4_0", "--out", tmp_path / "out.json"),
     )
     rows = record["results"]["kernels"]
-    assert {row["op"] for row in rows} == {"matmul", "rms_norm_quantize", "attention_decode"}
+    names = {"matmul", "gate_up_quantize", "rms_norm_quantize", "attention_decode"}
+    assert {row["op"] for row in rows} == names
     assert all(row["passed"] and row["microseconds"]["median"] > 0 for row in rows)
     assert record["results"]["limits"]["read_gb_s"]["median"] > 0
 

@@ -101,11 +101,25 @@ def test_k29_a_vocabulary_of_262144_rows_over_the_limit(
     assert distance(free, run(CpuRunner.load(options), prompt)) < TOLERANCE_INT8
 
 
+def test_k29_a_step_shrinks_to_what_a_binding_holds(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K29: with the settings' own sizes, of which 512 rows of 2 x 8192 activations would need 32 MiB."""
+    path = random_model(tmp_path / "model.gguf", layers=1, ffn=8192)
+    options = WorkerOptions(str(path), "gpu", 256, 4 * MIB)
+    prompt = rng.integers(0, 256, 14).tolist()
+    free = run(GpuRunner.load(options), prompt)
+    monkeypatch.setenv("EMBERD_MAX_BINDING_BYTES", str(MIB))
+    limited = GpuRunner.load(options)
+    assert (limited.max_batch_tokens, limited.max_sequences) == (16, 16)
+    assert distance(run(limited, prompt), free) < TOLERANCE_INT8
+
+
 def test_k29_what_cannot_be_split_is_a_load_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K29: 32 rows of 2 × 8192 activations need 2 MiB in one binding; the message has need and limit."""
+    """K29: one row of 2 x 8192 activations needs 64 KiB in one binding; the message has need and limit."""
     path = random_model(tmp_path / "model.gguf", layers=1, ffn=8192)
-    monkeypatch.setenv("EMBERD_MAX_BINDING_BYTES", str(MIB))
-    with pytest.raises(DeviceError, match=rf"{2 * MIB} bytes.* {MIB}"):
+    monkeypatch.setenv("EMBERD_MAX_BINDING_BYTES", str(48 << 10))
+    with pytest.raises(DeviceError, match=rf" {64 << 10} bytes.* {48 << 10}"):
         GpuRunner.load(options_for(path)).close()

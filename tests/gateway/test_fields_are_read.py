@@ -52,7 +52,7 @@ RESPONSE = json.loads("""{
     "reasoning": {"effort": "none", "summary": "auto"}, "text": {"format": {"type": "text"}}, "store": false,
     "metadata": {"a": "b"}, "max_output_tokens": null, "tool_choice": "auto", "parallel_tool_calls": false,
     "top_logprobs": 1, "previous_response_id": null, "conversation": null, "prompt": null}""")
-NATIVE_CHAT = json.loads("""{"truncate": false, "messages": [
+NATIVE_CHAT = json.loads("""{"truncate": false, "tool_choice": "auto", "parallel_tool_calls": true, "messages": [
         {"role": "assistant", "content": "x", "thinking": "t", "tool_calls": [{"function": {"name": "f"}}]},
         {"role": "tool", "tool_name": "f", "images": [], "content": "b"}, {"role": "user", "content": "b"}]}""")
 NATIVE_PROMPT = json.loads("""{

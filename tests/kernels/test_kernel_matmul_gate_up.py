@@ -122,12 +122,12 @@ def test_every_activation(kernels: Kernels, rng: np.random.Generator, activation
     check_tile(kernels, rng, SLICED, GGMLType.Q8_0, activation)
 
 
-@pytest.mark.parametrize("index", range(4))
+@pytest.mark.parametrize("index", range(3))
 def test_every_tile_that_may_be_picked(
     device: Device, kernels: Kernels, rng: np.random.Generator, index: int
 ) -> None:
     tiles = matmul_tiles(device, "gate_up")
-    assert len(tiles) <= 4
+    assert len(tiles) <= 3
     if index >= len(tiles):
         pytest.skip(f"{device.name} has {device.max_workgroup_bytes} bytes of workgroup memory")
     check_tile(kernels, rng, tiles[index], GGMLType.Q4_K)

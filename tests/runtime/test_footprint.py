@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from emberd.errors import DeviceError
+from emberd.config import Config
 from emberd.estimate import MemoryEstimate, MemoryQuestion
+from emberd.gguf.model import ExpertSpec
 from emberd.gguf.spec import open_model
+from emberd.models.fit import judge
 from emberd.protocol import WorkerOptions
 from emberd.runtime import estimate as runtime_estimate
+from emberd.runtime.counting import CountingDevice
 from emberd.runtime.device import Device
 from emberd.runtime.encoder import GpuEncoder
 from emberd.runtime.estimate import estimate
 from emberd.runtime.model import load_weights
 from emberd.runtime.runner import GpuRunner
+from emberd.runtime.scratch import Scratch, widest_row
 from made_up_gpu import made_up_gpu
 from shape_files import LLAMA_1B, LLAMA_8B, shape_file
 from tiny_encoder import encoder_model
@@ -128,8 +133,41 @@ def test_matrices_over_a_binding_are_told_with_their_parts(tmp_path: Path) -> No
     assert parts.largest.num_parts == -(-parts.largest.nbytes // (128 << 20)) == 2
     # One layer's keys: 8 heads of 64 dims in two bytes each.
     assert parts.kv_binding_tokens["f16"] == (128 << 20) // (8 * 64 * 2)
-    with pytest.raises(DeviceError, match="hidden needs 4194304"):
-        estimate(made_up_gpu(binding=1 << 20), asked(path))
+
+
+def test_a_step_is_as_large_as_a_binding_holds(tmp_path: Path) -> None:
+    """K29: gate and up of 2 x 8192 values a token, logits of 128256."""
+    path = shape_file(tmp_path / "1b.gguf", LLAMA_1B)
+    whole = estimate(made_up_gpu(), asked(path))
+    assert (whole.step_tokens, whole.sequences, whole.lowered) == (512, 32, "")
+    small = estimate(made_up_gpu(binding=1 << 20), asked(path))
+    assert (small.step_tokens, small.sequences) == ((1 << 20) // (4 * 2 * 8192), 2)
+    assert "tokens a step 512 -> 16" in small.lowered and str(1 << 20) in small.lowered
+    assert not small.refusal and 0 < small.context_length < whole.context_length
+    assert "tokens a step 512 -> 16" in judge(small, Config()).reason
+
+
+def test_what_no_binding_holds_is_a_verdict_with_the_reason(tmp_path: Path) -> None:
+    path = shape_file(tmp_path / "1b.gguf", LLAMA_1B)
+    told = judge(estimate(made_up_gpu(binding=48 << 10), asked(path)), Config())
+    assert told.verdict == "does not fit" and "bytes in one binding" in told.reason
+    assert set(told.largest.values()) == {0}
+
+
+@pytest.mark.parametrize("ffn", [64, 96, 1024])
+@pytest.mark.parametrize(
+    "experts", [None, ExpertSpec(8, 2, True, 1.0, 0), ExpertSpec(4, 3, True, 1.0, 512)]
+)
+def test_the_widest_row_is_that_of_the_largest_buffer(
+    tmp_path: Path, ffn: int, experts: ExpertSpec | None
+) -> None:
+    model = open_model(random_model(tmp_path / "m.gguf", layers=1, ffn=ffn))
+    spec = dataclasses.replace(model.spec, experts=experts)
+    model.close()
+    device = CountingDevice(made_up_gpu())
+    Scratch(device, SimpleNamespace(spec=spec), 7, 1)  # type: ignore[arg-type]
+    sizes = [max(n) for label, n in device._by_label.items() if label not in ("partial", "logits")]
+    assert max(sizes) == 7 * 4 * widest_row(spec)
 
 
 def test_a_refused_context_says_what_it_needs_and_what_would_hold_it(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from emberd.runtime import trial, tune
 from emberd.runtime.clock import TimestampClock, WallClock, make_clock
 from emberd.runtime.device import Device
 from emberd.runtime.kernel import Dispatch, Kernels
-from emberd.runtime.linear import LinearTable, candidates, default_table, quantize_q8
+from emberd.runtime.linear import LinearTable, default_table, quantize_q8
 from emberd.runtime.linear import activations as new_activations
-from emberd.runtime.matmul import MatmulTile
+from emberd.runtime.matmul import MatmulTile, Tiled, matmul_tiles
 from emberd.runtime.matvec import MatvecTile
 from emberd.runtime.model import ModelWeights, load_weights
 from emberd.runtime.products import Product
@@ -41,11 +41,11 @@ RULE, OTHER = MatvecTile(1, 4, 8), MatvecTile(1, 2, 8)
 
 
 class FakeClock:
-    """Seconds by the rows of a lane and the workgroup; counts how often it is asked."""
+    """Seconds by the rows of a lane and the workgroup, of matmul also its runs; counts how often it is asked."""
 
     least_seconds = 1e-6
 
-    def __init__(self, seconds: dict[tuple[int, int], float]) -> None:
+    def __init__(self, seconds: dict[tuple[int, ...], float]) -> None:
         self._seconds, self.calls = seconds, 0
 
     def __call__(self, recordings: Sequence[Recording], times: int) -> list[float]:
@@ -54,8 +54,8 @@ class FakeClock:
 
     def _of(self, dispatch: Dispatch) -> float:
         constants = dict(dispatch.kernel.key.constants)
-        tile = int(constants.get("ROWS", constants.get("TILE_ROWS", 0))), int(constants["WG"])
-        return self._seconds.get(tile, 1.0)
+        names = ("ROWS", "WG") if "ROWS" in constants else ("TILE_ROWS", "WG", "RUNS")
+        return self._seconds.get(tuple(int(constants.get(name, 0)) for name in names), 1.0)
 
 
 @pytest.fixture(autouse=True)
@@ -287,26 +287,34 @@ def test_a_real_gpu_is_measured_unless_told_not_to(
     assert tune.is_wanted(dataclasses.replace(device.info, kind="DiscreteGPU")) == wanted
 
 
-def test_tiles_of_matmul_are_measured_too(tuned_kernels: Kernels, weights: ModelWeights) -> None:
-    """With rules that leave more than eight tokens to it, as a GPU's."""
+@pytest.mark.parametrize("form", ["matmul", "gate_up"])
+def test_tiles_of_matmul_are_measured_too(
+    tuned_kernels: Kernels, weights: ModelWeights, monkeypatch: pytest.MonkeyPatch, form: Tiled
+) -> None:
+    """With rules that leave more than eight tokens to it, as a GPU's; two tiles, since compiling takes long."""
     usual = default_table(tuned_kernels.device)
     rules = dataclasses.replace(usual, matvec=dataclasses.replace(usual.matvec, tokens=8))
     job = next(
         job
         for job in tune.jobs_of(weights, rules, 32, 1)
-        if job.product.form == "matmul" and job.product.tokens == 32 and job.accumulate
+        if job.product.form == form and job.product.tokens == 32
     )
-    first, second = candidates(tuned_kernels.device, job.product)[:2]
-    assert isinstance(first, MatmulTile) and isinstance(second, MatmulTile)
-    rule = rules.matmul.tile_for(job.matrices[0], 32)
-    wanted = second if rule == first else first
-    seconds = {(wanted.rows, wanted.workgroup): 0.5}
+    rule = rules.matmul.tile_for(job.matrices[0], 32, form)
+    assert rule in matmul_tiles(tuned_kernels.device, form)
+    wanted = next(
+        tile
+        for tile in matmul_tiles(tuned_kernels.device, form)
+        if tile != rule and tile.tokens == 32
+    )
+    monkeypatch.setattr(tune, "candidates", lambda *_: (rule, wanted))
+    seconds: dict[tuple[int, ...], float] = {(wanted.rows, wanted.workgroup, wanted.runs): 0.5}
     tile = tune.Tuner(tuned_kernels, weights, rules, FakeClock(seconds)).fastest(job)
     assert isinstance(tile, MatmulTile) and tile == wanted
     table = rules.with_tiles({job.product: tile})
     matrix = job.matrices[0]
-    assert table.matmul.tile_for(matrix, 32) is tile
-    assert table.matmul.tile_for(matrix, 512) == rules.matmul.tile_for(matrix, 512)
+    assert table.matmul.tile_for(matrix, 32, form) is tile
+    assert table.tile_for(form, matrix, 32) is tile
+    assert table.matmul.tile_for(matrix, 512, form) == rules.matmul.tile_for(matrix, 512, form)
 
 
 def test_every_product_of_a_step_is_measured_once(

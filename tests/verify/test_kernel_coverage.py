@@ -15,7 +15,8 @@ from emberd.verify.load_bench import WatchedKernels
 from emberd.verify.loading import check_at_load
 from emberd.verify.tiles import check_tiles
 from pair_plans import mixed_model
-from pretended import PretendedDevice, make_plans, nothing_compiled, random_tiles
+from pretended import PretendedDevice, make_calls, make_plans, nothing_compiled, random_tiles
+from tiny_encoder import encoder_model
 from tiny_gguf import random_model
 
 KINDS = {
@@ -81,6 +82,19 @@ def test_measured_tiles_are_checked_in_all_their_kernels(
     table = random_tiles(device, path, rng, **MOST)
     assert table.num_tuned > 10
     assert missing(monkeypatch, device, path, table) == set()
+
+
+@pytest.mark.parametrize(("quant", "kind"), [("Q8_0", "subgroups"), ("F16", "plain")])
+def test_every_kernel_of_an_encoder_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quant: str, kind: str
+) -> None:
+    """Of matrices so large that the tiles of few workgroups would not do."""
+    device, path = PretendedDevice(*KINDS[kind]), tmp_path / "m.gguf"
+    encoder_model(path, quant=quant, layers=1, width=512, ffn=2048)
+    with nothing_compiled(monkeypatch) as (served, checked):
+        make_calls(device, path, 512)
+        check_at_load(WatchedKernels(device), path, cache_dir=None, **MOST)
+    assert len(served) > 10 and {str(key) for key in served - checked} == set()
 
 
 def test_a_kernel_that_is_left_out_of_the_check_shows(

@@ -80,6 +80,9 @@ class Fit:
                 "served": served,
                 "largest": dict(self.largest),
             },
+            "step": {"tokens": made.step_tokens, "sequences": made.sequences}
+            if made.step_tokens
+            else None,
             "kv_type": kv_type,
             "memory": memory,
             "largest_matrix": {
@@ -128,6 +131,8 @@ def judge(made: MemoryEstimate, config: Config, measured: WorkerInfo | None = No
     if config.rope_scaling and wanted > made.trained_context:
         served = min(wanted, made.max_context)
         reason += f"; {scaling_words(made.trained_context, served, config.rope_scaling)}"
+    if made.lowered and not made.refusal:
+        reason += f"; {made.lowered}"
     if made.kv_ram:
         whose = "that is in it" if made.tier in MAIN_MEMORY else "of main memory beside it"
         reason += f"; up to {gib(made.kv_ram)} (--kv-ram) {whose}"

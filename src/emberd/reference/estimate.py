@@ -60,6 +60,8 @@ def _decoder(model: ModelFile, question: MemoryQuestion) -> MemoryEstimate:
         max_context=spec.context_length,
         default_context=min(spec.context_length, DEFAULT_CONTEXT),
         block_size=BLOCK_SIZE,
+        step_tokens=step_tokens(options),
+        sequences=options.max_sequences,
     )
     wanted = min(options.context_length or made.default_context, spec.context_length)
     free = psutil.virtual_memory().available

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..errors import ModelLoadError
-from ..estimate import MemoryEstimate, MemoryQuestion
+from ..errors import DeviceError, ModelLoadError
+from ..estimate import LargestMatrix, MemoryEstimate, MemoryQuestion
 from ..gguf.encoder import EncoderFile, is_encoder, open_encoder
 from ..gguf.extend import extended
 from ..gguf.model import ModelFile
@@ -17,7 +17,7 @@ from .counting import CountingDevice
 from .device import AdapterInfo
 from .device_memory import device_memory
 from .encoder import encoder_context
-from .footprint import Footprint, decoder_footprint, encoder_footprint, max_sequences
+from .footprint import Footprint, decoder_footprint, encoder_footprint, fitted, lowered
 from .kv_cache import BLOCK_SIZE
 from .kv_size import KVSize, default_context, first_kind, kv_types, size_kv
 
@@ -45,8 +45,11 @@ def _decoder(adapter: AdapterInfo, model: ModelFile, question: MemoryQuestion) -
     trained = model.spec.context_length
     model = extended(model, options.context_length, options.rope_scaling)
     spec = model.spec
-    options = replace(options, max_sequences=max_sequences(device, spec, options))
-    footprint = decoder_footprint(adapter, model, options)
+    options = fitted(device, spec, options)
+    try:
+        footprint, fault = decoder_footprint(adapter, model, options), ""
+    except DeviceError as error:  # one binding cannot hold a part: no context cures that
+        footprint, fault = _nothing(model), error.message
     memory, allowed = _memory(adapter, question)
     default = default_context(adapter, memory, spec, options)
     wanted = min(options.context_length or default, spec.context_length)
@@ -54,14 +57,16 @@ def _decoder(adapter: AdapterInfo, model: ModelFile, question: MemoryQuestion) -
         options = replace(
             options, kv_limit=question.memory - footprint.fixed(wanted) - options.beside
         )
-    refusal = ""
+    refusal = fault
     try:
         size = size_kv(adapter, device.max_binding_bytes, memory, spec, footprint, options)
     except ModelLoadError as error:
-        size, refusal = KVSize(first_kind(spec, options), 0, 0), error.message
+        size, refusal = KVSize(first_kind(spec, options), 0, 0), fault or error.message
+    if fault:
+        size = KVSize(size.kind, 0, 0)
     block_bytes = {kind: kv_cache.bytes_per_block(spec, kind) for kind in kv_types(spec)}
     most = {
-        kind: kv_cache.max_blocks_per_binding(device.max_binding_bytes, spec, kind)
+        kind: 0 if fault else kv_cache.max_blocks_per_binding(device.max_binding_bytes, spec, kind)
         for kind in block_bytes
     }
     made = _made(adapter, footprint, memory, allowed, device.max_binding_bytes)
@@ -77,7 +82,16 @@ def _decoder(adapter: AdapterInfo, model: ModelFile, question: MemoryQuestion) -
         context_length=size.context_length,
         kv_bytes=size.num_blocks * block_bytes[size.kind],
         refusal=refusal,
+        step_tokens=max(options.max_batch_tokens, options.max_sequences),
+        sequences=options.max_sequences,
+        lowered=lowered(question.options, options, device.max_binding_bytes),
     )
+
+
+def _nothing(model: ModelFile) -> Footprint:
+    """Of a model that cannot be loaded."""
+    name, info = max(model.file.tensors.items(), key=lambda entry: entry[1].nbytes)
+    return Footprint(LargestMatrix(name, info.nbytes, 1), 0, 0, 0, 0, 0)
 
 
 def _encoder(adapter: AdapterInfo, model: EncoderFile, question: MemoryQuestion) -> MemoryEstimate:

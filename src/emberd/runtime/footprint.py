@@ -5,9 +5,8 @@ Works from the file's header and the adapter's description; nothing is allocated
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import DeviceError
 from ..estimate import LargestMatrix
@@ -22,11 +21,10 @@ from .kernel import Kernels
 from .kv_cache import KVCache
 from .linear import default_table
 from .model import load_weights
+from .scratch import partial_elements, widest_row
 
 _NO_CACHE = KVCache((), (), 0)
 _CONTEXTS = (32, 64)  # whole blocks: what grows with the context grows by as much each
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +51,34 @@ class Footprint:
         return self.weights + self.scratch(context_length) + self.optional(context_length)
 
 
-def max_sequences(device: Device, spec: ModelSpec, options: WorkerOptions) -> int:
-    """As many as were asked for, or as one binding holds the logits of."""
-    row_bytes = 4 * spec.vocab_size
-    most = max(1, device.max_binding_bytes // row_bytes)
-    if most < options.max_sequences:
-        logger.info(
-            "sequences at a time lowered to %d: logits of one take %d bytes, a binding of %s has %d",
-            *(most, row_bytes, device.name, device.max_binding_bytes),
+def fitted(device: Device, spec: ModelSpec, options: WorkerOptions) -> WorkerOptions:
+    """With as many sequences at a time and tokens a step as bindings of the device hold the logits and the activations
+    of: those that were asked for, or fewer, and at least one."""
+    limit = device.max_binding_bytes // 4
+    tokens = max(1, limit // widest_row(spec))
+    rows = min(options.max_sequences, tokens, max(1, limit // spec.vocab_size))
+    while rows > 1 and partial_elements(device, spec, rows) > limit:
+        rows //= 2
+    return replace(
+        options, max_sequences=rows, max_batch_tokens=min(options.max_batch_tokens, tokens)
+    )
+
+
+def lowered(asked: WorkerOptions, fitting: WorkerOptions, max_binding_bytes: int) -> str:
+    """What is told of the difference; empty: there is none."""
+    told = [
+        f"{name} {before} -> {after}"
+        for name, before, after in (
+            ("sequences at a time", asked.max_sequences, fitting.max_sequences),
+            ("tokens a step", asked.max_batch_tokens, fitting.max_batch_tokens),
         )
-    return min(most, options.max_sequences)
+        if after < before
+    ]
+    return f"{', '.join(told)}: one binding holds {max_binding_bytes} bytes" if told else ""
 
 
 def decoder_footprint(adapter: AdapterInfo, model: ModelFile, options: WorkerOptions) -> Footprint:
-    """`max_sequences` of the options as the device allows. Raises DeviceError where it cannot hold a part."""
+    """`options` as `fitted` gives them. Raises DeviceError where it cannot hold a part."""
     (largest, weights, *first), (_, _, *second) = (
         _decoder_bytes(adapter, model, options, context) for context in _CONTEXTS
     )

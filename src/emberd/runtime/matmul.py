@@ -100,13 +100,14 @@ class MatmulTable:
 MATMUL_TILES = (
     (128, MatmulTile(64, 64, 8)),
     (96, MatmulTile(32, 64, 8, runs=4, slices=2, ahead=2)),
+    (96, MatmulTile(32, 64, 8, runs=2, slices=2, ahead=2)),  # where a workgroup has little memory
     (72, MatmulTile(32, 32, 4, runs=8, slices=8, ahead=2)),
-    (72, MatmulTile(32, 32, 4, runs=4, slices=4, ahead=2)),  # where a workgroup has little memory
-    (64, MatmulTile(32, 16, 4, runs=8, slices=8, ahead=2)),
+    (72, MatmulTile(32, 32, 4, runs=4, slices=4, ahead=2)),  # the same
+    (64, MatmulTile(32, 16, 4, runs=16, slices=16, ahead=2)),
+    (64, MatmulTile(32, 16, 4, runs=8, slices=8, ahead=2)),  # the same
     (1, MatmulTile(16, 16, 4, runs=8, slices=8, ahead=2)),
 )
 """Measured on an H200, docs/performance.md; its 132 cores take one to four of these workgroups each."""
-
 
 GATE_UP_TILES = (
     (128, MatmulTile(64, 64, 8)),
@@ -115,23 +116,11 @@ GATE_UP_TILES = (
 )
 """The same for gate and up in one dispatch with the activation."""
 
-MORE_TILES: dict[Tiled, tuple[MatmulTile, ...]] = {
-    "matmul": (
-        MatmulTile(32, 64, 8, runs=4, slices=4, ahead=2),
-        MatmulTile(32, 64, 8, runs=2, slices=2, ahead=2),
-        MatmulTile(32, 16, 4, runs=16, slices=16, ahead=2),
-        MatmulTile(32, 8, 4, runs=8, slices=8, ahead=2),
-    ),
-    "gate_up": (MatmulTile(32, 64, 8, runs=4, slices=4, ahead=2),),
-}
-"""Tiles that are faster for some shapes and devices, which measuring finds out."""
-
 
 def matmul_tiles(device: Device, form: Tiled) -> tuple[MatmulTile, ...]:
     """Every tile that may serve a product of this form: what the tests cover and the tuner picks from."""
     rules = MATMUL_TILES if form == "matmul" else GATE_UP_TILES
-    tiles = dict.fromkeys((*(tile for _, tile in rules), *MORE_TILES[form]))
-    return tuple(tile for tile in tiles if tile.fits(device, form))
+    return tuple(tile for _, tile in rules if tile.fits(device, form))
 
 
 def default_matmul_table(device: Device) -> MatmulTable:

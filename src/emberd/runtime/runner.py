@@ -10,7 +10,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +37,7 @@ from . import kv_cache
 from .buffers import allocate
 from .device import AllocationError, Device, Tensor, open_device
 from .device_memory import device_memory
-from .footprint import decoder_footprint, max_sequences
+from .footprint import decoder_footprint, fitted, lowered
 from .kernel import Kernels, run_once
 from .kv_copy import BlockCopies
 from .kv_size import size_kv
@@ -58,7 +57,9 @@ class GpuRunner:
 
     def __init__(self, device: Device, model: ModelFile, options: WorkerOptions) -> None:
         self._started = time.monotonic()
-        options = replace(options, max_sequences=max_sequences(device, model.spec, options))
+        asked, options = options, fitted(device, model.spec, options)
+        if told := lowered(asked, options, device.max_binding_bytes):
+            logger.info("%s", told)
         self._device, self._model, self._options = device, model, options
         self.block_size = kv_cache.BLOCK_SIZE
         self.max_sequences = options.max_sequences

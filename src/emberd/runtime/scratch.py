@@ -34,7 +34,7 @@ class Scratch:
         self.q = device.empty((max_tokens, spec.num_heads, spec.head_dim), label="q")
         self.attended = device.empty(self.q.shape, label="attended")
         self.attended_q8 = activations(device, max_tokens, heads)
-        self.partial = device.empty((_partial_elements(device, spec, max_rows),), label="partial")
+        self.partial = device.empty((partial_elements(device, spec, max_rows),), label="partial")
         dense = spec.ffn_size if spec.experts is None else max(32, spec.experts.shared_ffn_size)
         parts = 2 if spec.gated else 1
         self.gate_up = device.empty((max_tokens, parts * dense), label="gate_up")
@@ -45,6 +45,17 @@ class Scratch:
         self.last_normed = device.empty((max_rows, width), label="last normed")
         self.last_normed_q8 = activations(device, max_rows, width)
         self.logits = device.empty((max_rows, spec.vocab_size), label="logits")
+
+
+def widest_row(spec: ModelSpec) -> int:
+    """Values that one token takes in the largest buffer of a step."""
+    kv = spec.num_kv_heads * spec.head_dim
+    dense = spec.ffn_size if spec.experts is None else max(32, spec.experts.shared_ffn_size)
+    widths = [spec.hidden_size, spec.num_heads * spec.head_dim + 2 * kv, dense * (1 + spec.gated)]
+    if spec.experts is not None:
+        pair = max(2 * spec.ffn_size, spec.hidden_size)
+        widths += [spec.experts.count, spec.experts.used * pair]
+    return max(widths)
 
 
 class ExpertScratch:
@@ -66,7 +77,7 @@ class ExpertScratch:
         self.shared_gates = device.empty((max_tokens, 1), label="shared expert's gates")
 
 
-def _partial_elements(device: Device, spec: ModelSpec, max_rows: int) -> int:
+def partial_elements(device: Device, spec: ModelSpec, max_rows: int) -> int:
     """Elements that decode attention's partial results take in the most demanding bucket."""
     sizes = []
     for rows in [1 << i for i in range(bucket(max_rows).bit_length())]:

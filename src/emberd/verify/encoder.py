@@ -41,16 +41,17 @@ def check_encoder_kernels(device: Device, path: Path) -> Iterator[Check]:
     """All checks of one encoder's file. Raises ModelFileError for the file."""
     model = open_encoder(path)
     try:
-        yield from check_encoder_parts(Workbench(device), model)
+        bench = Workbench(device)
+        yield from check_beside_products(bench, model)
+        yield from check_roles(bench, model.file, roles(model))
     finally:
         model.close()
 
 
-def check_encoder_parts(bench: Workbench, model: EncoderFile) -> Iterator[Check]:
-    """All checks of one open encoder."""
+def check_beside_products(bench: Workbench, model: EncoderFile) -> Iterator[Check]:
+    """All of one open encoder but products of matrices."""
     yield from check_rows(bench, model.file, model.tensors.token_embedding, 1.0)
     yield from check_norm(bench, model)
-    yield from check_roles(bench, model.file, roles(model))
     yield from check_small(bench, model)
     yield from check_attention(bench, model)
 

@@ -27,7 +27,7 @@ from ..runtime.weights import FLOAT_TYPES
 from .ahead import compile_ahead
 from .attention import check_attention, check_decode_attention
 from .check import Check
-from .encoder import check_encoder_parts
+from .encoder import check_beside_products
 from .experts import check_experts
 from .fused import check_ahead
 from .kernels import check_activation, check_in_place, check_norms, check_post_norm
@@ -38,7 +38,7 @@ from .pairs import check_pairs
 from .rope import check_rope
 from .sampling import check_sampler
 from .steps import ONE_TOKEN, Steps
-from .uses import check_uses, model_uses
+from .uses import check_uses, encoder_uses, model_uses
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +134,9 @@ def _checks(
         encoder = open_encoder(path)
         try:
             bench.scope = _digest(replace(encoder.spec, name=""))
-            yield from check_encoder_parts(bench, encoder)
+            most = max(steps.max_tokens, encoder.spec.context_length)
+            yield from check_beside_products(bench, encoder)
+            yield from check_uses(bench, encoder, encoder_uses(encoder, most))
         finally:
             encoder.close()
         return

@@ -7,15 +7,17 @@ few of its rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal
 
 from ..gguf.dequant import dequantize
+from ..gguf.encoder import EncoderFile
 from ..gguf.loaded import loaded_type
 from ..gguf.model import LayerTensors, ModelFile
 from ..gguf.reader import TensorInfo
 from ..runtime import linear
+from ..runtime.encoder import MIN_TOKENS
 from ..runtime.matmul import MatmulTile
 from ..runtime.matvec import can_fuse_output
 from ..runtime.plan import bakes
@@ -42,6 +44,7 @@ class Use:
     fusing: Fusing = ""  # with what it may be one dispatch
     ahead: bool = False  # its input's norm may be left to it
     given: bool = False  # so that it reads chosen rows
+    min_tokens: int = 1
 
     @property
     def rows(self) -> int:
@@ -64,6 +67,17 @@ def model_uses(model: ModelFile, steps: Steps) -> list[Use]:
     ahead = tensors.output_norm_bias is None
     output = Use((tensors.output,), steps.max_rows, tensors.output_bias, ahead=ahead, given=True)
     return [*found.values(), output]
+
+
+def encoder_uses(model: EncoderFile, max_tokens: int) -> list[Use]:
+    """Each kind of product of an encoder, once; its calls are of `max_tokens` and of powers of two up to there."""
+    found: dict[tuple[Any, ...], Use] = {}
+    for layer in model.tensors.layers:
+        for parts in ((layer.q, layer.k, layer.v), (layer.o,), (layer.up,), (layer.down,)):
+            pairs = [(part.weight, part.bias) for part in parts]
+            for use in _side_by_side(pairs, max_tokens, False):
+                found.setdefault(use.key, replace(use, min_tokens=min(MIN_TOKENS, max_tokens)))
+    return list(found.values())
 
 
 def _layer_uses(layer: LayerTensors, tokens: int) -> Iterator[Use]:
@@ -105,7 +119,9 @@ def _gate_up(gate: Biased, up: Biased, tokens: int, ahead: bool) -> Iterator[Use
         yield from _side_by_side((gate, up), tokens, ahead)
 
 
-def check_uses(bench: Workbench, model: ModelFile, uses: Sequence[Use]) -> Iterator[Check]:
+def check_uses(
+    bench: Workbench, model: ModelFile | EncoderFile, uses: Sequence[Use]
+) -> Iterator[Check]:
     """Each use by every kernel that the rules may choose for it."""
     table = linear.default_table(bench.device)
     for case in _cases(bench, uses, table):
@@ -144,6 +160,8 @@ def _cases(bench: Workbench, uses: Sequence[Use], table: linear.LinearTable) -> 
         matrix = WeightMatrix(kind, use.rows, info.shape[1], (part,))
         seen: set[tuple[Any, ...]] = set()
         for tokens in numbers_up_to(use.max_tokens):
+            if tokens < use.min_tokens:
+                continue
             for form, ahead in _forms(table, use, matrix, tokens):
                 tile, group = _tile(table, form, matrix, tokens)
                 if (form, ahead, tile, group) not in seen:
@@ -177,7 +195,7 @@ def _tile(
     return tile, 0 if isinstance(tile, MatmulTile) else table.matvec.group_of(tokens)
 
 
-def _check(bench: Workbench, model: ModelFile, case: _Case) -> Iterator[Check]:
+def _check(bench: Workbench, model: ModelFile | EncoderFile, case: _Case) -> Iterator[Check]:
     """One comparison, and another where a step of one token has its kernels' params in their text."""
     use, form, tile, tokens = case.use, case.form, case.tile, case.tokens
     info, note = use.matrices[0], f", {form} {tile}"
@@ -190,6 +208,12 @@ def _check(bench: Workbench, model: ModelFile, case: _Case) -> Iterator[Check]:
         bias = dequantize(model.file.rows(use.bias), use.bias.type).reshape(-1)
 
     def compared() -> Check:
+        if form in ("rows", "matmul") and not case.ahead:
+            role = Role(info, use.bias, use.accumulate)
+            floats = bench.floats(raw, info.type)
+            first = None if bias is None else bias[: len(raw)]
+            return check_product(bench, role, raw, floats, first, tokens, table, note)
+        assert isinstance(model, ModelFile)  # an encoder's norms and activations stand alone
         if form == "output":
             return check_output(bench, model, info, tokens, table.matvec, note)
         if form == "gate_up":
@@ -198,12 +222,7 @@ def _check(bench: Workbench, model: ModelFile, case: _Case) -> Iterator[Check]:
             return check_gate_up(
                 bench, model, gate, up, tokens, case.ahead, activation, table, note
             )
-        if case.ahead:
-            return check_pending(bench, model, info, tokens, use.given, table, bias, note)
-        role = Role(info, use.bias, use.accumulate)
-        floats = bench.floats(raw, info.type)
-        first = None if bias is None else bias[: len(raw)]
-        return check_product(bench, role, raw, floats, first, tokens, table, note)
+        return check_pending(bench, model, info, tokens, use.given, table, bias, note)
 
     yield compared()
     if bakes(bench.device, tokens):

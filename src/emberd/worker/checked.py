@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from emberd.errors import DeviceError, ModelFileError
+from emberd.gguf.encoder import is_encoder
 from emberd.gguf.model import ModelFile
+from emberd.gguf.reader import GGUFFile
+from emberd.gguf.spec import load_spec
 from emberd.protocol import WorkerOptions
-from emberd.runtime.device import AdapterInfo, open_device
+from emberd.runtime.device import AdapterInfo, Device, open_device
+from emberd.runtime.footprint import fitted
 from emberd.runtime.kernel import Kernels
 from emberd.runtime.linear import LinearTable
 from emberd.runtime.tune import TileCheck
@@ -38,9 +42,10 @@ def checked_kernels(
     from emberd.verify.tiles import check_tiles
 
     name, watched = Path(options.model_path).name, WatchedKernels(device)
+    fitting = _fitted(device, options)
     sizes: dict[str, Any] = {
-        "max_tokens": max(options.max_batch_tokens, options.max_sequences),
-        "max_rows": options.max_sequences,
+        "max_tokens": max(fitting.max_batch_tokens, fitting.max_sequences),
+        "max_rows": fitting.max_sequences,
         "cache_dir": None if options.cache_dir is None else Path(options.cache_dir),
     }
     try:
@@ -73,3 +78,9 @@ def checked_kernels(
         )
     log.warning("the CPU serves %s: %s", name, found)
     return None, replace(options, verification=f"served by the CPU: {found}"), None
+
+
+def _fitted(device: Device, options: WorkerOptions) -> WorkerOptions:
+    """What the runner will make of the options. Raises ModelFileError."""
+    with GGUFFile(options.model_path) as file:
+        return options if is_encoder(file) else fitted(device, load_spec(file), options)
