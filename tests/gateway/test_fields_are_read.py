@@ -63,7 +63,8 @@ MESSAGES = json.loads("""{
     "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}, "strict": false}],
     "tool_choice": {"type": "auto", "disable_parallel_tool_use": true}, "temperature": 0, "top_p": 0.5, "top_k": 3,
     "thinking": {"type": "enabled", "budget_tokens": 4, "display": "omitted"}, "stop_sequences": ["x"],
-    "output_config": {"effort": "low", "format": {"type": "text"}}, "output_format": null, "priority": 1}""")
+    "output_config": {"effort": "low", "format": {"type": "text"}}, "output_format": null, "priority": 1,
+    "keep_alive": 5}""")
 TOOLS = [{"type": "function", "function": FUNCTION}]
 FLAT_TOOLS = [{"type": "function", **FUNCTION}]
 BODIES: dict[str, tuple[type[Schema], Json]] = {

@@ -11,7 +11,7 @@ import pytest
 from arch_models import architecture_model
 from emberd.gguf.spec import open_model
 from emberd.runtime.linear import LinearTable, default_table
-from emberd.verify.load_bench import WatchedKernels
+from emberd.verify.load_bench import FEATURES, WatchedKernels
 from emberd.verify.loading import check_at_load
 from emberd.verify.tiles import check_tiles
 from pair_plans import mixed_model
@@ -82,6 +82,14 @@ def test_measured_tiles_are_checked_in_all_their_kernels(
     table = random_tiles(device, path, rng, **MOST)
     assert table.num_tuned > 10
     assert missing(monkeypatch, device, path, table) == set()
+
+
+def test_what_stands_in_for_kernels_that_are_left_out_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    path, device = model_of(tmp_path / "m.gguf", "llama"), PretendedDevice(*KINDS["subgroups"])
+    device.leave_out([str(rng.choice([*FEATURES, "Q4_K"]))])
+    assert missing(monkeypatch, device, path, default_table(device)) == set(), device.left_out
 
 
 @pytest.mark.parametrize(("quant", "kind"), [("Q8_0", "subgroups"), ("F16", "plain")])

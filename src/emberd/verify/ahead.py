@@ -11,11 +11,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from ..runtime.counting import CountingDevice
 from ..runtime.device import Device
 from ..runtime.kernel import Dispatch, KernelKey
+from .bench import F32
 from .check import TOLERANCE, Check
 from .load_bench import Kept, LoadBench, WatchedKernels
 
@@ -43,6 +46,15 @@ class PlanningBench(LoadBench):
             with suppress(Exception):  # whatever it is, the case itself will tell
                 run()
         return Check(kernel, type_name, shape, 0.0, TOLERANCE[kind])
+
+    def normal(self, *shape: int) -> F32:
+        return np.ones(shape, np.float32)
+
+    def floats(self, raw: NDArray[np.uint8], type: GGMLQuantizationType) -> F32:
+        """As many as these rows hold."""
+        weights, nbytes = GGML_QUANT_SIZES[type]
+        shape = len(raw), raw.shape[1] // nbytes * weights
+        return np.broadcast_to(np.float32(1), shape)
 
     def run(self, steps: Dispatch | Sequence[Dispatch], *_: object) -> list[NDArray[Any]]:
         """Ends the case: what it dispatches is known."""

@@ -189,8 +189,9 @@ def check_pending(
             bias=None if bias is None else bench.put(bias[: len(raw)]),
             table=table,
         )
+        found = bench.run(steps, y)[0]
         expected = x @ bench.floats(raw, info.type).T.astype(np.float64)
-        return bench.run(steps, y)[0], expected if bias is None else expected + bias[: len(raw)]
+        return found, expected if bias is None else expected + bias[: len(raw)]
 
     shape = f"{tokens}×{info.shape[1]} · {info.shape[0]}×{info.shape[1]}"
     shape += ", given rows" if given else ""
@@ -229,11 +230,10 @@ def check_gate_up(
             activation=activation,
             table=chosen,
         )
+        found = read_quantized(bench, step, out)
         halves = [(x @ bench.floats(raw, gate.type).T).astype(np.float32) for raw in raws]
-        product = ACTIVATIONS[activation]
-        return read_quantized(bench, step, out), decoded(
-            *reference.quantize_q8(product(halves[0], halves[1]), group)
-        )
+        product = ACTIVATIONS[activation](halves[0], halves[1])
+        return found, decoded(*reference.quantize_q8(product, group))
 
     shape = f"{tokens}×{gate.shape[1]} · 2×{gate.shape[0]}×{gate.shape[1]} {activation}"
     shape += note or ("" if table is None else ", another tile")

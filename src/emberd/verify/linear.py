@@ -130,10 +130,11 @@ def check_product(
             table=table,
         )
         names.extend(step.kernel.key.name for step in steps)
+        found = bench.run(steps, y)[0]
         expected = x.astype(np.float64) @ weight.T.astype(np.float64)
         expected += 0 if bias is None else bias
         expected += 0 if before is None else before
-        return bench.run(steps, y)[0], expected
+        return found, expected
 
     extras = (" +bias" if bias is not None else "") + (" +=" if role.accumulate else "")
     extras += note or ("" if table is None else ", another tile")

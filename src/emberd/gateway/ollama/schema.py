@@ -74,7 +74,7 @@ class GeneratingFields(PriorityField, ProgressField):
 
     def keep_alive_seconds(self) -> float | None:
         """Raises BadRequestError."""
-        return read_keep_alive(None if self.keep_alive == "" else self.keep_alive)
+        return read_keep_alive(self.keep_alive)
 
     def thinking(self) -> ThinkingWish:
         """Unset is on where the model can think (OL-10). Raises BadRequestError."""
