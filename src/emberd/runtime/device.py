@@ -6,6 +6,7 @@ The one place that creates wgpu devices and buffers. It knows nothing of models 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import tempfile
 import weakref
@@ -73,7 +74,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        return 4 * int(np.prod(self.shape, dtype=np.int64))
+        return 4 * math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
