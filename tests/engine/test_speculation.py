@@ -192,7 +192,7 @@ def test_no_token_is_another_for_it(rng: np.random.Generator, steps_in_flight: i
         num_right += runner.num_right
         admitted = sum(len(batch.admissions) for batch in runner.batches)
         num_preempted += admitted > 12
-    assert num_right >= num_told > 100, "guesses were meant to be right"
+    assert num_right >= num_told > 20, "guesses were meant to be right"
     assert num_preempted, "some were meant to be preempted"
 
 
