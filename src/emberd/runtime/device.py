@@ -201,8 +201,8 @@ class Device:
         return self.info.name
 
     def leave_out(self, features: Iterable[str]) -> None:
-        """From now on kernels are made without these: `baked`, `fused`, `subgroups`, `matvec`, `matmul` (each of
-        which has a plainer variant), or the name of a quant type (whose weights then become Q8_0)."""
+        """From now on kernels are made without these: `paired`, `baked`, `fused`, `subgroups`, `matvec`, `matmul`
+        (each of which has a plainer variant), or the name of a quant type (whose weights then become Q8_0)."""
         self.left_out |= frozenset(features)
         if "subgroups" in self.left_out:
             self.subgroup_size = None
