@@ -229,6 +229,7 @@ def test_what_a_notation_cannot_hold_is_refused_by_path(
         ("<arg_key>", {"properties": {"a": {"type": "string", "enum": ["</arg_value>", "b"]}}}, "enum"),
         ("<arg_key>", {"properties": {"a": {}}, "anyOf": [{"required": ["a"]}]}, "anyOf"),
         ("[func_name1(", {"properties": {"class": {}, "a": {}}}, "properties"),
+        ("<tool_call>", {"type": "string"}, "type"),
     ],
 )  # fmt: skip
 def test_relaxed_what_a_notation_cannot_hold_is_left_out(
