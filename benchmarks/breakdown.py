@@ -34,7 +34,7 @@ from emberd.runtime.replay import Recording, Words
 from emberd.runtime.runner import GpuRunner
 from gpu_clock import GpuClock, read_bandwidth
 
-WEIGHT_BINDINGS = {"quants", "scales"}
+WEIGHT_BINDINGS = {"quants", "scales", "quants_second", "scales_second"}
 """Names under which kernels bind weight matrices."""
 
 

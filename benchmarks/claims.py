@@ -66,7 +66,14 @@ def rendered(record: Json) -> str:
             f"no table for results of {record['benchmark']}; there are {sorted(kinds)}"
         )
     facts = record["conditions"]
-    told = [facts.get("model"), facts["device"], facts["driver"], f"commit {facts['commit']}"]
+    draft = f"draft {facts['draft']}" if facts.get("draft") else None
+    told = [
+        facts.get("model"),
+        draft,
+        facts["device"],
+        facts["driver"],
+        f"commit {facts['commit']}",
+    ]
     head, *rows = kinds[record["benchmark"]](record["results"])
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -40,6 +40,7 @@ LIMITS = {
     "max-compute-invocations-per-workgroup": 1024,
     "max-compute-workgroup-storage-size": 49152,
     "max-compute-workgroups-per-dimension": 65535,
+    "max-storage-buffers-per-shader-stage": 32,
     "min-storage-buffer-offset-alignment": 32,
     "min-uniform-buffer-offset-alignment": 64,
 }

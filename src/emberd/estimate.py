@@ -59,7 +59,7 @@ class MemoryEstimate:
     kv_bytes: int = 0
     kv_ram: int = 0  # of main memory, for blocks that left the pool (--kv-ram)
     refusal: str = ""  # ... and why it would be refused; empty: it would not
-    step_tokens: int = 0  # that a step takes at most; 0: an encoder
+    step_tokens: int = 0  # that a step takes at most
     sequences: int = 0  # that run at a time at most
     lowered: str = ""  # why these are fewer than the settings say; empty: they are not
 

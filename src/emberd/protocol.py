@@ -105,9 +105,7 @@ class WorkerOptions:
     )
     kv_memory: int | None = None  # bytes for the KV cache; None: a share of what is free
     kv_type: Literal["f16", "q8_0", "auto"] = "f16"  # of the KV cache; auto: f16 where it fits
-    kv_limit: int | None = (
-        None  # bytes that other models leave for it: no more, however it is sized
-    )
+    kv_limit: int | None = None  # bytes that other models leave for it, however it is sized
     max_sequences: int = 32
     max_batch_tokens: int = 512  # tokens a step; the chunk size of prefill follows from it
     prompt_share: float | None = (
@@ -317,7 +315,8 @@ class StepOutput:
 
     def put_sampled(self, rows: IntArray, token_ids: IntArray) -> None:
         """What was sampled at `Batch.sampled_places`, whose rows are given."""
-        first = np.diff(rows, prepend=-1) != 0
+        first = np.ones(len(rows), np.bool_)
+        first[1:] = rows[1:] != rows[:-1]
         self.token_ids[rows[first]] = token_ids[first]
         if not first.all():
             self.behind_drafts = token_ids[~first]

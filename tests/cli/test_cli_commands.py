@@ -199,6 +199,10 @@ def test_ps(emberd_cli: Emberd, scripted_daemon: ScriptedDaemon) -> None:
         "tiny:latest 98.4 MB cpu 4096 in 4 minutes".split()
     )
     assert emberd_cli("ps", "--json").json == [loaded]
+    own = {"verification": "not checked", "draft": {"file": "small.gguf", "bytes": 20_000_000}}
+    scripted_daemon.gets["/api/ps"] = {"models": [loaded | {"emberd": own}]}
+    shown = emberd_cli("ps").out.splitlines()[2:]
+    assert shown == ["tiny:latest: small.gguf guesses, 20.0 MB of that memory"]
 
 
 def test_stop_unloads_by_keep_alive_0(emberd_cli: Emberd, scripted_daemon: ScriptedDaemon) -> None:

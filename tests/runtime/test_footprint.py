@@ -12,6 +12,7 @@ import pytest
 
 from emberd.config import Config
 from emberd.estimate import MemoryEstimate, MemoryQuestion
+from emberd.gguf.encoder import open_encoder
 from emberd.gguf.model import ExpertSpec
 from emberd.gguf.spec import open_model
 from emberd.models.fit import judge
@@ -152,6 +153,22 @@ def test_what_no_binding_holds_is_a_verdict_with_the_reason(tmp_path: Path) -> N
     told = judge(estimate(made_up_gpu(binding=48 << 10), asked(path)), Config())
     assert told.verdict == "does not fit" and "bytes in one binding" in told.reason
     assert set(told.largest.values()) == {0}
+
+
+def test_texts_of_an_encoder_are_as_long_as_a_binding_holds(tmp_path: Path) -> None:
+    """K29: of `up`, the widest, a token takes four bytes a value."""
+    path = encoder_model(tmp_path / "m.gguf").path
+    model = open_encoder(path)
+    spec = model.spec
+    model.close()
+    token = 4 * max(3 * spec.hidden_size, spec.ffn_size)
+    limit = token * (spec.context_length // 2)
+    small = estimate(made_up_gpu(binding=limit), asked(path))
+    assert (small.context_length, small.step_tokens) == (spec.context_length // 2,) * 2
+    assert not small.refusal and small.max_context == spec.context_length
+    refused = estimate(made_up_gpu(binding=limit), asked(path, context_length=spec.context_length))
+    told = judge(refused, Config())
+    assert told.verdict == "does not fit" and str(token * spec.context_length) in told.reason
 
 
 @pytest.mark.parametrize("ffn", [64, 96, 1024])

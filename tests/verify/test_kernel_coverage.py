@@ -14,6 +14,7 @@ from emberd.runtime.linear import LinearTable, default_table
 from emberd.verify.load_bench import FEATURES, WatchedKernels
 from emberd.verify.loading import check_at_load
 from emberd.verify.tiles import check_tiles
+from pair_plans import mixed_model
 from pretended import PretendedDevice, make_calls, make_plans, nothing_compiled, random_tiles
 from tiny_encoder import encoder_model
 from tiny_gguf import random_model
@@ -24,11 +25,13 @@ KINDS = {
     "plain": ("DiscreteGPU", None),
 }
 KV_TYPES: Any = ("f16", "q8_0")
-MODELS = ("llama", "gpt-oss", "olmo2", "gemma2", "qwen2moe", "gpt2")
+MODELS = ("llama", "mixed", "gpt-oss", "olmo2", "gemma2", "qwen2moe", "gpt2")
 MOST = {"max_tokens": 512, "max_rows": 32}
 
 
 def model_of(path: Path, name: str) -> Path:
+    if name == "mixed":
+        return mixed_model(path, np.random.default_rng())
     if name != "llama":
         return architecture_model(path, name, quant="Q8_0")
     return random_model(path, quant="Q4_K", width=512, ffn=1024, heads=8, kv_heads=2)
@@ -52,7 +55,11 @@ def missing(
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [*((name, "subgroups") for name in MODELS), ("llama", "plain"), ("gpt-oss", "software")],
+    [
+        *((name, "subgroups") for name in MODELS),
+        ("llama", "plain"),
+        ("gpt-oss", "software"),
+    ],
 )
 def test_every_kernel_that_serves_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
@@ -61,7 +68,9 @@ def test_every_kernel_that_serves_is_checked(
     assert missing(monkeypatch, device, path, default_table(device)) == set()
 
 
-@pytest.mark.parametrize(("name", "kind"), [("llama", "subgroups"), ("qwen2moe", "plain")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("llama", "subgroups"), ("mixed", "subgroups"), ("qwen2moe", "plain")]
+)
 def test_measured_tiles_are_checked_in_all_their_kernels(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

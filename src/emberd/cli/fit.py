@@ -75,8 +75,8 @@ def _facts(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
     )
     for kind, tokens in context["largest"].items():
         yield f"largest, {kind}", f"{tokens} tokens"
-    if step := told["step"]:
-        yield "a step", f"{step['tokens']} tokens of {step['sequences']} sequences at most"
+    step = told["step"]
+    yield "a step", f"{step['tokens']} tokens of {step['sequences']} sequences at most"
     split = "in one binding" if matrix["parts"] == 1 else f"split into {matrix['parts']} bindings"
     limit = device["max_binding"]
     bound = "" if limit is None else f", of which each may have {size_words(limit)}"

@@ -119,6 +119,9 @@ def ps(config: Config, json: JsonOption = False) -> None:
         for model in loaded:
             if _is_checked(model):
                 print(f"{model['name']}: {model['emberd']['verification']}")
+            if draft := model.get("emberd", {}).get("draft"):
+                told = f"{draft['file']} guesses, {size_words(draft['bytes'])} of that memory"
+                print(f"{model['name']}: {told}")
     else:
         print("no model is loaded")
 

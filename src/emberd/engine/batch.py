@@ -30,11 +30,15 @@ class BatchBuilder:
         sequence_index = _int_array([row.sequence.index for row in rows])
         starts = _int_array([row.start for row in rows])
         counts = _int_array([row.count for row in rows])
-        query_start = np.zeros(len(rows) + 1, np.int32)
-        np.cumsum(counts, out=query_start[1:])
-        row_of_token = np.repeat(np.arange(len(rows)), counts)  # (T,)
-        positions = np.arange(query_start[-1], dtype=np.int32)
-        positions += (starts - query_start[:-1])[row_of_token]
+        if all(row.count == 1 for row in rows):  # as nearly always: cheaper than what follows
+            query_start = np.arange(len(rows) + 1, dtype=np.int32)
+            row_of_token, positions = query_start[:-1], starts
+        else:
+            query_start = np.zeros(len(rows) + 1, np.int32)
+            np.cumsum(counts, out=query_start[1:])
+            row_of_token = np.repeat(np.arange(len(rows), dtype=np.int32), counts)  # (T,)
+            positions = np.arange(query_start[-1], dtype=np.int32)
+            positions += (starts - query_start[:-1])[row_of_token]
         num_blocks = max(len(row.sequence.block_table) for row in rows)
         block_tables = self._tables[sequence_index, :num_blocks]  # (R, B)
         blocks = block_tables[row_of_token, positions // self._block_size]  # (T,)

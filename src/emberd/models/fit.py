@@ -80,9 +80,7 @@ class Fit:
                 "served": served,
                 "largest": dict(self.largest),
             },
-            "step": {"tokens": made.step_tokens, "sequences": made.sequences}
-            if made.step_tokens
-            else None,
+            "step": {"tokens": made.step_tokens, "sequences": made.sequences},
             "kv_type": kv_type,
             "memory": memory,
             "largest_matrix": {
@@ -164,6 +162,8 @@ def _verdict(made: MemoryEstimate, wanted: int, largest: Mapping[str, int]) -> t
 
 
 def _encoder_verdict(made: MemoryEstimate, fixed: int) -> tuple[Verdict, str]:
+    if made.refusal:
+        return "does not fit", made.refusal
     if made.memory is None:
         return "not known", f"{made.device} does not tell its memory; it takes {gib(fixed)}"
     if fixed > made.memory:

@@ -90,6 +90,8 @@ def _encoder(model: EncoderFile, question: MemoryQuestion) -> MemoryEstimate:
         max_context=spec.context_length,
         default_context=context,
         context_length=context,
+        step_tokens=tokens,
+        sequences=tokens,
     )
 
 

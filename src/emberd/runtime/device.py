@@ -6,6 +6,7 @@ The one place that creates wgpu devices and buffers. It knows nothing of models 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import tempfile
 import weakref
@@ -73,7 +74,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        return 4 * int(np.prod(self.shape, dtype=np.int64))
+        return 4 * math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +201,8 @@ class Device:
         return self.info.name
 
     def leave_out(self, features: Iterable[str]) -> None:
-        """From now on kernels are made without these: `baked`, `fused`, `subgroups`, `matvec`, `matmul` (each of
-        which has a plainer variant), or the name of a quant type (whose weights then become Q8_0)."""
+        """From now on kernels are made without these: `paired`, `baked`, `fused`, `subgroups`, `matvec`, `matmul`
+        (each of which has a plainer variant), or the name of a quant type (whose weights then become Q8_0)."""
         self.left_out |= frozenset(features)
         if "subgroups" in self.left_out:
             self.subgroup_size = None

@@ -192,14 +192,13 @@ class Encoder:
         return steps
 
 
-def encoder_context(model: EncoderFile, options: WorkerOptions) -> int:
-    """Tokens that a text may hold."""
-    return min(options.context_length or model.spec.context_length, model.spec.context_length)
-
-
-def encoder_tokens(model: EncoderFile, options: WorkerOptions) -> int:
-    """Tokens of the largest call: a text is never cut."""
-    return max(options.max_batch_tokens, encoder_context(model, options))
+def encoder_sizes(device: Device, model: EncoderFile, options: WorkerOptions) -> tuple[int, int]:
+    """(tokens that a text may hold, tokens of the largest call: a text is never cut). Where one binding holds the
+    activations of fewer, so many, unless a context was asked for by name."""
+    spec = model.spec
+    most = max(1, device.max_binding_bytes // (4 * max(3 * spec.hidden_size, spec.ffn_size)))
+    context = min(options.context_length or min(spec.context_length, most), spec.context_length)
+    return context, max(context, min(options.max_batch_tokens, most))
 
 
 def allocate_encoder(
@@ -232,8 +231,7 @@ class GpuEncoder:
         kernels: Kernels | None = None,
     ) -> None:
         started, before = time.monotonic(), device.allocated_bytes
-        self.context_length = encoder_context(model, options)
-        self.max_batch_tokens = encoder_tokens(model, options)
+        self.context_length, self.max_batch_tokens = encoder_sizes(device, model, options)
         self._device, self._model = device, model
         self._encoder = allocate_encoder(device, model, self.max_batch_tokens, progress, kernels)
         weights = self._encoder.weights

@@ -16,7 +16,7 @@ from . import kv_cache
 from .counting import CountingDevice
 from .device import AdapterInfo
 from .device_memory import device_memory
-from .encoder import encoder_context
+from .encoder import encoder_sizes
 from .footprint import Footprint, decoder_footprint, encoder_footprint, fitted, lowered
 from .kv_cache import BLOCK_SIZE
 from .kv_size import KVSize, default_context, first_kind, kv_types, size_kv
@@ -88,23 +88,32 @@ def _decoder(adapter: AdapterInfo, model: ModelFile, question: MemoryQuestion) -
     )
 
 
-def _nothing(model: ModelFile) -> Footprint:
+def _nothing(model: ModelFile | EncoderFile) -> Footprint:
     """Of a model that cannot be loaded."""
     name, info = max(model.file.tensors.items(), key=lambda entry: entry[1].nbytes)
     return Footprint(LargestMatrix(name, info.nbytes, 1), 0, 0, 0, 0, 0)
 
 
 def _encoder(adapter: AdapterInfo, model: EncoderFile, question: MemoryQuestion) -> MemoryEstimate:
-    footprint = encoder_footprint(adapter, model, question.options)
+    options, device = question.options, CountingDevice(adapter)
+    try:
+        footprint, fault = encoder_footprint(adapter, model, options), ""
+    except DeviceError as error:
+        footprint, fault = _nothing(model), error.message
     memory, allowed = _memory(adapter, question)
-    made = _made(adapter, footprint, memory, allowed, CountingDevice(adapter).max_binding_bytes)
-    context = encoder_context(model, question.options)
+    made = _made(adapter, footprint, memory, allowed, device.max_binding_bytes)
+    context, tokens = encoder_sizes(device, model, options)
+    fitting = replace(options, max_batch_tokens=min(tokens, options.max_batch_tokens))
     return replace(
         made,
         trained_context=model.spec.context_length,
         max_context=model.spec.context_length,
         default_context=context,
-        context_length=context,
+        context_length=0 if fault else context,
+        refusal=fault,
+        step_tokens=tokens,
+        sequences=tokens,
+        lowered=lowered(options, fitting, device.max_binding_bytes),
     )
 
 

@@ -16,7 +16,7 @@ from ..protocol import WorkerOptions
 from .buffers import allocate
 from .counting import CountingDevice
 from .device import AdapterInfo, Device
-from .encoder import allocate_encoder, encoder_tokens
+from .encoder import allocate_encoder, encoder_sizes
 from .kernel import Kernels
 from .kv_cache import KVCache
 from .linear import default_table
@@ -115,6 +115,6 @@ def encoder_footprint(
 ) -> Footprint:
     """Raises DeviceError where the device cannot hold a part."""
     device = CountingDevice(adapter)
-    encoder = allocate_encoder(device, model, encoder_tokens(model, options))
+    encoder = allocate_encoder(device, model, encoder_sizes(device, model, options)[1])
     weights = encoder.weights.nbytes
     return Footprint(device.largest(), weights, device.allocated_bytes - weights, 0, 0, 0)

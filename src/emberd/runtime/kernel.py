@@ -22,6 +22,7 @@ import wgpu
 from ..errors import DeviceError
 from .compose import Constant, compose
 from .device import UNIFORM, Device, Tensor
+from .pair_text import paired_text
 
 _BINDING = re.compile(r"@group\(0\) @binding\((\d+)\)\s+var<([\w, ]+)>\s+(\w+)\s*:")
 _PARAMS = re.compile(r"struct Params\s*\{(.*?)\}", re.DOTALL)
@@ -43,65 +44,82 @@ class KernelKey:
     constants: tuple[tuple[str, Constant], ...] = ()
     includes: tuple[tuple[str, str], ...] = ()
     params: tuple[int | float, ...] = ()  # in the text, instead of a uniform
+    second: KernelKey | None = None  # what the workgroups behind `first_groups` run
+    shared: tuple[str, ...] = ()  # bindings that the second takes from the first
 
     def __str__(self) -> str:
         parts = [self.name, *(value for _, value in self.includes)]
         parts += (f"{k.lower()}{v}" for k, v in self.constants)
+        if self.second is not None:
+            others = set(self.second.includes) - set(self.includes)
+            parts += ["beside", *sorted(value for _, value in others)]
         return "_".join([*parts, *(f"p{value:g}" for value in self.params)])
 
 
 class Kernel:
-    """A compute pipeline with its explicit layout; a device compiles each text once."""
+    """A compute pipeline with its explicit layout, compiled when first used; a device compiles each text once."""
 
     def __init__(self, device: Device, key: KernelKey) -> None:
-        self.key = key
+        self._device, self.key = device, key
         self.label = str(key)
-        source, overrides = compose(key.name, dict(key.constants), dict(key.includes))
+        source, self._overrides = compose(key.name, dict(key.constants), dict(key.includes))
+        if key.second is not None:
+            other = key.second
+            text, _ = compose(other.name, dict(other.constants), dict(other.includes))
+            source = paired_text(source, text, key.name, key.shared)
         if key.params:
             source = _UNIFORM.sub(
                 f"const params = Params({_literals(source, key.params)});", source
             )
-        _dump(self.label, source)
         self.source_digest = hashlib.sha256(source.encode()).hexdigest()
         found = sorted((int(n), access, name) for n, access, name in _BINDING.findall(source))
         self.bindings = tuple(name for _, access, name in found if access.strip() != "uniform")
         self._numbers = [n for n, _, _ in found]
         body = _PARAMS.search(source)
         self.fields = tuple(_FIELD.findall(body.group(1))) if body and not key.params else ()
-        compiled = f"{self.source_digest} {sorted(overrides.items())}"
-        try:
-            if compiled not in device.pipelines:
-                device.pipelines[compiled] = self._compile(device, source, overrides, found)
-        except Exception as error:
-            raise DeviceError(
-                f"kernel {self.label} was refused by {device.name}: {error}"
-            ) from error
-        self.layout, self.pipeline = device.pipelines[compiled]
+        self.source, self._found = source, found
+        self._layout: Any = None
+        self._pipeline: Any = None
 
-    def _compile(
-        self,
-        device: Device,
-        source: str,
-        overrides: Mapping[str, Constant],
-        bindings: Sequence[tuple[int, str, str]],
-    ) -> tuple[Any, Any]:
-        """The bind group layout and the pipeline; none on a device that runs nothing."""
-        if not device.holds_data:
-            return None, None
-        module = device.wgpu.create_shader_module(label=self.label, code=source)
+    @property
+    def pipeline(self) -> Any:
+        """Raises DeviceError where the device refuses the text."""
+        self.compile()
+        return self._pipeline
+
+    def compile(self) -> None:
+        """Make the pipeline, if it is not there yet. Raises DeviceError where the device refuses the text."""
+        if self._pipeline is not None:
+            return
+        device = self._device
+        compiled = f"{self.source_digest} {sorted(self._overrides.items())}"
+        if compiled not in device.pipelines:
+            try:
+                device.pipelines[compiled] = self._compile()
+            except Exception as error:
+                raise DeviceError(
+                    f"kernel {self.label} was refused by {device.name}: {error}"
+                ) from error
+        self._layout, self._pipeline = device.pipelines[compiled]
+
+    def _compile(self) -> tuple[Any, Any]:
+        """The bind group layout and the pipeline."""
+        device = self._device
+        _dump(self.label, self.source)
+        module = device.wgpu.create_shader_module(label=self.label, code=self.source)
         entries = [
             {
                 "binding": n,
                 "visibility": wgpu.ShaderStage.COMPUTE,
                 "buffer": {"type": _buffer_type(access)},
             }
-            for n, access, _ in bindings
+            for n, access, _ in self._found
         ]
         layout = device.wgpu.create_bind_group_layout(entries=entries)
         pipeline = device.wgpu.create_compute_pipeline(
             label=self.label,
             layout=device.wgpu.create_pipeline_layout(bind_group_layouts=[layout]),
-            compute={"module": module, "entry_point": self.key.name, "constants": overrides},
+            compute={"module": module, "entry_point": self.key.name, "constants": self._overrides},
         )
         return layout, pipeline
 
@@ -129,7 +147,8 @@ class Kernel:
         entries = [
             {"binding": n, "resource": r} for n, r in zip(self._numbers, resources, strict=True)
         ]
-        return device.wgpu.create_bind_group(layout=self.layout, entries=entries)
+        self.compile()
+        return device.wgpu.create_bind_group(layout=self._layout, entries=entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +172,13 @@ class Kernels:
         self, name: str, includes: Mapping[str, str] | None = None, **constants: Constant
     ) -> Kernel:
         """The kernel `shaders/NAME.wgsl` with `${...}` includes and constants filled in."""
-        key = KernelKey(
-            name, tuple(sorted(constants.items())), tuple(sorted((includes or {}).items()))
+        includes = includes or {}
+        return self.of(
+            KernelKey(name, tuple(sorted(constants.items())), tuple(sorted(includes.items())))
         )
+
+    def of(self, key: KernelKey) -> Kernel:
+        """The kernel of this key."""
         if key not in self._made:
             self._made[key] = Kernel(self.device, key)
         return self._made[key]
@@ -166,19 +189,17 @@ class Kernels:
         if not dispatch.params:
             return dispatch
         key = replace(kernel.key, params=kernel.unpack(dispatch.params))
-        if key not in self._made:
-            self._made[key] = Kernel(self.device, key)
-        return Dispatch(self._made[key], dispatch.tensors, b"", dispatch.grid)
+        return Dispatch(self.of(key), dispatch.tensors, b"", dispatch.grid)
 
     def compile(self, keys: Iterable[KernelKey]) -> None:
-        """Make these side by side, ahead of `get` and `baked`, which will tell what the device refuses."""
+        """Compile these side by side, ahead of their use, which will tell what the device refuses."""
 
-        def make(key: KernelKey) -> None:
+        def compile_one(key: KernelKey) -> None:
             with suppress(DeviceError):
-                self._made[key] = Kernel(self.device, key)
+                self.of(key).compile()
 
         with ThreadPoolExecutor(COMPILE_THREADS, "emberd-compile") as pool:
-            list(pool.map(make, [key for key in keys if key not in self._made]))
+            list(pool.map(compile_one, keys))
 
     @property
     def reduce(self) -> str:

@@ -27,7 +27,7 @@ from .matmul import (
 from .matvec import MatvecTable, MatvecTile, default_matvec_table, matvec, matvec_tiles
 from .matvec import can_fuse_gate_up as matvec_can_fuse_gate_up
 from .matvec import gate_up_quantize as matvec_gate_up
-from .products import Form, Product
+from .products import Form, Product, Weights
 from .rounding import quantize_q8 as quantize_q8
 from .rounding import rms_norm_quantize as rms_norm_quantize
 from .rounding import silu_mul_quantize as silu_mul_quantize
@@ -44,11 +44,13 @@ _UNIT_LANES = 64
 class LinearTable:
     """Which kernel and tile serve a product.
 
-    Up to `matvec.tokens` tokens go through matvec, more go through matmul. `tune.py` measures tiles.
+    Up to `matvec.tokens` tokens go through matvec, more go through matmul. `paired`: neighbouring products of two
+    weight types are one dispatch where `pair.py` can make them one. `tune.py` measures tiles.
     """
 
     matvec: MatvecTable
     matmul: MatmulTable
+    paired: bool = False
 
     @property
     def num_tuned(self) -> int:
@@ -60,7 +62,7 @@ class LinearTable:
         nothing."""
         return 16 if rows <= self.matvec.tokens else QUANT_RUN
 
-    def tile_for(self, form: Form, weight: WeightMatrix, tokens: int) -> Tile:
+    def tile_for(self, form: Form, weight: Weights, tokens: int) -> Tile:
         """The tile for a product of this form."""
         if form in ("rows", "output") or (form == "gate_up" and tokens <= self.matvec.tokens):
             return self.matvec.tile_for(form, weight, tokens)
@@ -70,7 +72,11 @@ class LinearTable:
         """The same rules with these measured tiles in front of them."""
         matvec = {name: tile for name, tile in tiles.items() if isinstance(tile, MatvecTile)}
         matmul = {name: tile for name, tile in tiles.items() if isinstance(tile, MatmulTile)}
-        return LinearTable(replace(self.matvec, tuned=matvec), replace(self.matmul, tuned=matmul))
+        return replace(
+            self,
+            matvec=replace(self.matvec, tuned=matvec),
+            matmul=replace(self.matmul, tuned=matmul),
+        )
 
     def without_tiles(self, products: Container[Product]) -> LinearTable:
         """The same, but the rules' tiles for these products."""
@@ -79,8 +85,12 @@ class LinearTable:
 
 
 def default_table(device: Device) -> LinearTable:
-    """A table by device kind, before any tuning."""
-    return LinearTable(default_matvec_table(device), default_matmul_table(device))
+    """A table by device kind, before any tuning, without what is left out on the device.
+
+    A software device has nothing to wait for between dispatches, and compiles slowly: it pairs none.
+    """
+    paired = not device.info.is_software and "paired" not in device.left_out
+    return LinearTable(default_matvec_table(device), default_matmul_table(device), paired)
 
 
 def candidates(device: Device, product: Product) -> tuple[Tile, ...]:
@@ -103,7 +113,8 @@ def table_of(device: Device, form: Form, tile: Tile) -> LinearTable:
     rules = default_table(device)
     if isinstance(tile, MatmulTile):
         gate_up = ((1, tile),) if form == "gate_up" else ()
-        return LinearTable(replace(rules.matvec, tokens=0), MatmulTable(((1, tile),), gate_up))
+        matmul = MatmulTable(((1, tile),), gate_up)
+        return replace(rules, matvec=replace(rules.matvec, tokens=0), matmul=matmul)
     if form == "output":
         return replace(rules, matvec=replace(rules.matvec, output=((1, 1, tile),)))
     if form == "gate_up":

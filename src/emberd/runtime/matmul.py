@@ -16,7 +16,7 @@ from .activations import QUANT_RUN, QuantizedActivations, activation_include, qu
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
-from .products import Product
+from .products import Product, Weights
 from .weights import WeightMatrix, WeightPart
 
 Tiled = Literal["matmul", "gate_up"]
@@ -84,7 +84,7 @@ class MatmulTable:
     tuned: Mapping[Product, MatmulTile] = field(default_factory=dict)
     fused: bool = True
 
-    def tile_for(self, weight: WeightMatrix, tokens: int, form: Tiled = "matmul") -> MatmulTile:
+    def tile_for(self, weight: Weights, tokens: int, form: Tiled = "matmul") -> MatmulTile:
         found = self.tuned.get(Product.of(form, weight, tokens))
         return found or self.tile(tokens, weight.rows, form)
 
@@ -225,7 +225,7 @@ def _dispatch(
     units = weight.cols // (32 if weight.is_quantized else 8)
     kernel = kernels.get(
         "matmul",
-        {"weight": weight.type.name.lower(), "operand": _operand(weight), **includes},
+        {"weight": weight.type.name.lower(), "operand": operand_of(weight), **includes},
         TILE_TOKENS=tile.tokens,
         TILE_ROWS=tile.rows,
         GROUPS=tile.lane_tokens // 4,
@@ -251,8 +251,8 @@ def _dispatch(
     )
 
 
-def _operand(weight: WeightMatrix) -> str:
-    """The include that lays out the tile."""
+def operand_of(weight: WeightMatrix) -> str:
+    """The include that lays out the tile of a weight's type."""
     if weight.type == GGMLQuantizationType.Q2_K:
         return "tile_int8_minima"
     return "tile_int8" if weight.is_quantized else "tile_float"

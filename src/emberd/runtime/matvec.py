@@ -14,7 +14,7 @@ from .activations import QuantizedActivations, activation_include, quantize_incl
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
-from .products import Form, Product
+from .products import Form, Product, Weights
 from .weights import WeightMatrix, WeightPart
 
 MAX_GROUP = 8
@@ -58,7 +58,7 @@ class MatvecTable:
     tuned: Mapping[Product, MatvecTile] = field(default_factory=dict)
     fused: bool = True
 
-    def tile_for(self, form: Form, weight: WeightMatrix, tokens: int) -> MatvecTile:
+    def tile_for(self, form: Form, weight: Weights, tokens: int) -> MatvecTile:
         """The tile for a product of this form."""
         if tile := self.tuned.get(Product.of(form, weight, tokens)):
             return tile

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from . import linear
 from .activations import QuantizedActivations
@@ -14,6 +15,7 @@ from .device import Tensor
 from .kernel import Dispatch, Kernels
 from .linear import LinearTable
 from .model import Projection
+from .pair import Member, can_pair, matmul_pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +44,28 @@ class Projector:
         rows: int,
         accumulate: bool = False,
     ) -> list[Dispatch]:
-        """Each matrix's product to its tensor, from its column on."""
+        """Each matrix's product to its tensor, from its column on; two neighbours at once where that can be."""
+        parts = zip(projection.matrices, projection.biases, outputs, strict=True)
+        members = [Member(matrix, bias, y, column) for matrix, bias, (y, column) in parts]
         steps: list[Dispatch] = []
-        members = zip(projection.matrices, projection.biases, outputs, strict=True)
-        for matrix, bias, (y, column) in members:
+        sizes: dict[str, Any] = {"rows": rows, "count": count, "accumulate": accumulate}
+        while members:
+            member, *members = members
+            operand = x.q8 if member.weight.is_quantized else x.floats
+            if members and can_pair(self.table, member.weight, members[0].weight, rows):
+                second, *members = members
+                steps += matmul_pair(
+                    self.kernels, member, second, operand, table=self.table, **sizes
+                )
+                continue
             steps += linear.matmul(
                 self.kernels,
-                matrix,
-                x.q8 if matrix.is_quantized else x.floats,
-                y,
-                rows=rows,
-                count=count,
-                bias=bias,
-                accumulate=accumulate,
-                column=column,
+                member.weight,
+                operand,
+                member.y,
+                bias=member.bias,
+                column=member.column,
                 table=self.table,
+                **sizes,
             )
         return steps

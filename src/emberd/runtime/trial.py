@@ -17,6 +17,7 @@ from .device import Tensor
 from .kernel import Dispatch, Kernels, run_once
 from .linear import LinearTable, Tile
 from .matvec import output_quantize
+from .pair import Member, WeightPair, matmul_pair
 from .products import Product
 from .weights import WeightMatrix
 
@@ -34,7 +35,7 @@ class Job:
     """A product with all matrices of the model that it stands for."""
 
     product: Product
-    matrices: tuple[WeightMatrix, ...]
+    matrices: tuple[WeightMatrix | WeightPair, ...]
     accumulate: bool = False
 
     @property
@@ -93,10 +94,25 @@ class Trial:
     def dispatches(self, tile: Tile) -> list[list[Dispatch]]:
         """Of each matrix. Raises DeviceError where the device refuses the kernel."""
         table = self._rules.with_tiles({self._job.product: tile})
-        return [self._dispatches(matrix, table) for matrix in self._job.matrices]
+        found = [self._dispatches(matrix, table) for matrix in self._job.matrices]
+        for step in found[0]:
+            step.kernel.compile()  # here, since callers have threads for it
+        return found
 
-    def _dispatches(self, matrix: WeightMatrix, table: LinearTable) -> list[Dispatch]:
+    def _dispatches(self, matrix: WeightMatrix | WeightPair, table: LinearTable) -> list[Dispatch]:
         product, kernels, x = self._job.product, self._kernels, self._x
+        if isinstance(matrix, WeightPair):
+            assert self._y is not None
+            return matmul_pair(
+                kernels,
+                Member(matrix.first, None, self._y, 0),
+                Member(matrix.second, None, self._y, matrix.first.rows),
+                x,
+                rows=product.tokens,
+                count=self._count,
+                accumulate=self._job.accumulate,
+                table=table,
+            )
         if self._q8 is None:
             assert self._y is not None
             return linear.matmul(

@@ -24,6 +24,7 @@ from .kernel import COMPILE_THREADS, Dispatch, Kernels
 from .linear import LinearTable, Tile, can_fuse_gate_up, candidates, default_table
 from .matvec import can_fuse_output
 from .model import ModelWeights
+from .pair import WeightPair, can_pair
 from .products import MEASURED_TOKENS, Form, Product
 from .replay import record
 from .trial import Job, Trial, difference
@@ -93,7 +94,7 @@ def is_wanted(adapter: AdapterInfo) -> bool:
 
 def jobs_of(weights: ModelWeights, rules: LinearTable, max_tokens: int, max_rows: int) -> list[Job]:
     """What is worth measuring, what a user gains most from first."""
-    found: dict[tuple[Product, bool], list[WeightMatrix]] = {}
+    found: dict[tuple[Product, bool], list[WeightMatrix | WeightPair]] = {}
     for tokens in MEASURED_TOKENS:
         for form, matrix, accumulate in _uses(weights, rules, tokens, max_tokens, max_rows):
             key = Product.of(form, matrix, tokens), accumulate
@@ -109,12 +110,12 @@ def jobs_of(weights: ModelWeights, rules: LinearTable, max_tokens: int, max_rows
 
 def _uses(
     weights: ModelWeights, rules: LinearTable, tokens: int, max_tokens: int, max_rows: int
-) -> Iterator[tuple[Form, WeightMatrix, bool]]:
+) -> Iterator[tuple[Form, WeightMatrix | WeightPair, bool]]:
     """Each product of a step of so many tokens as the forward pass makes it, and whether it is added to its output."""
     plain: Form = "rows" if tokens <= rules.matvec.tokens else "matmul"
     for layer in weights.layers if tokens <= max_tokens else ():
-        for matrix in layer.qkv.matrices:
-            yield plain, matrix, False
+        for each in _paired(rules, layer.qkv.matrices, tokens):
+            yield plain, each, False
         adds, norm = layer.post_attention_norm is None, layer.attention_norm
         fuses = adds and (norm is None or norm.bias is None)  # LayerNorms are made apart
         dense = layer if layer.router is None else layer.shared  # experts have kernels of their own
@@ -128,11 +129,26 @@ def _uses(
             yield plain, matrix, False
         biased = dense is not None and dense.gate_up.is_biased
         whole = len(gate_up) == 1 and weights.spec.gated and not biased
-        for matrix in gate_up:
-            fused = whole and can_fuse_gate_up(rules, matrix, tokens)
-            yield ("gate_up" if fused else plain), matrix, False
+        if whole and can_fuse_gate_up(rules, gate_up[0], tokens):
+            yield "gate_up", gate_up[0], False
+            continue
+        for each in _paired(rules, gate_up, tokens):
+            yield plain, each, False
     for matrix in weights.output.matrices if tokens <= max_rows else ():
         yield plain, matrix, False
+
+
+def _paired(
+    rules: LinearTable, matrices: Sequence[WeightMatrix], tokens: int
+) -> Iterator[WeightMatrix | WeightPair]:
+    """Matrices side by side as dispatches take them."""
+    left = list(matrices)
+    while left:
+        first, *left = left
+        if left and can_pair(rules, first, left[0], tokens):
+            yield WeightPair(first, left.pop(0))
+        else:
+            yield first
 
 
 class Tuner:

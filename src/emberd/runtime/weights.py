@@ -87,6 +87,10 @@ class WeightMatrix:
     parts: tuple[WeightPart, ...]
 
     @property
+    def type_name(self) -> str:
+        return self.type.name
+
+    @property
     def is_quantized(self) -> bool:
         """Whether products with it take int8 activations."""
         return self.type not in FLOAT_TYPES

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..runtime.counting import CountingDevice
 from ..runtime.device import Device
-from ..runtime.kernel import Dispatch
+from ..runtime.kernel import Dispatch, KernelKey
 from .bench import F32
 from .check import TOLERANCE, Check
 from .load_bench import Kept, LoadBench, WatchedKernels
@@ -32,6 +32,7 @@ class PlanningBench(LoadBench):
         counting = CountingDevice(replace(device.info, limits=device.limits))
         counting.subgroup_size, counting.left_out = device.subgroup_size, device.left_out
         super().__init__(WatchedKernels(counting), kept)
+        self.used: set[KernelKey] = set()
 
     def compare(
         self,
@@ -57,7 +58,7 @@ class PlanningBench(LoadBench):
 
     def run(self, steps: Dispatch | Sequence[Dispatch], *_: object) -> list[NDArray[Any]]:
         """Ends the case: what it dispatches is known."""
-        self.dispatched(steps)
+        self.used.update(step.kernel.key for step in self.dispatched(steps))
         raise InterruptedError
 
 
@@ -71,4 +72,4 @@ def compile_ahead(
             pass
     except Exception as fault:  # the cases themselves will tell
         logger.debug("kernels are not compiled ahead: %s", fault)
-    kernels.compile(made.key for made in planning.kernels.all())
+    kernels.compile(planning.used)

@@ -174,7 +174,7 @@ def check_pending(
     def run() -> Pair:
         raw = model.file.rows(info)[:MAX_ROWS]
         matrix = upload_matrix(bench.device, [(raw, info.type)])
-        x_q8, x = _input(bench, tokens, matrix.cols, model.spec.norm_eps, pending=True)
+        x_q8, x = pending_input(bench, tokens, matrix.cols, model.spec.norm_eps, pending=True)
         if given:
             order = bench.rng.permutation(tokens)
             x_q8, x = replace(x_q8, rows=bench.ints(order)), x[order]
@@ -218,7 +218,7 @@ def check_gate_up(
     def run() -> Pair:
         raws = [model.file.rows(info)[:MAX_ROWS] for info in (gate, up)]
         matrix = upload_matrix(bench.device, [(raw, gate.type) for raw in raws])
-        x_q8, x = _input(bench, tokens, matrix.cols, model.spec.norm_eps, pending)
+        x_q8, x = pending_input(bench, tokens, matrix.cols, model.spec.norm_eps, pending)
         out = activations(bench.device, tokens, matrix.rows // 2, group=group)
         step = linear.gate_up_quantize(
             bench.kernels,
@@ -241,7 +241,7 @@ def check_gate_up(
     return bench.compare(name, gate.type.name, shape, "int8_round", run)
 
 
-def _input(
+def pending_input(
     bench: Workbench, tokens: int, width: int, eps: float, pending: bool
 ) -> tuple[QuantizedActivations, NDArray[np.float64]]:
     """int8 activations, with the norm's 1 / rms pending or done, and the values that they stand for."""

@@ -72,12 +72,11 @@ def check_roles(bench: Workbench, file: GGUFFile, found: Iterable[Role]) -> Iter
     """Each role's product for every number of tokens."""
     for role in found:
         raw = file.rows(role.matrix)[:MAX_ROWS]
-        weight = bench.floats(raw, role.matrix.type)
         bias = None
         if role.bias is not None:
             bias = dequantize(file.rows(role.bias), role.bias.type).reshape(-1)[: len(raw)]
         for tokens in TOKENS:
-            yield check_product(bench, role, raw, weight, bias, tokens)
+            yield check_product(bench, role, raw, bias, tokens)
 
 
 def check_tiles(bench: Workbench, model: ModelFile) -> Iterator[Check]:
@@ -88,20 +87,18 @@ def check_tiles(bench: Workbench, model: ModelFile) -> Iterator[Check]:
         forms.append(("matmul", TOKENS[-1]))
     for role in {role.matrix.type: role for role in reversed(roles(model))}.values():
         raw = model.file.rows(role.matrix)[:MAX_ROWS]
-        weight = bench.floats(raw, role.matrix.type)
         for form, tokens in forms:
             kind = loaded_type(role.matrix.type, bench.device.left_out).name
-            product = Product(form, kind, len(weight), weight.shape[1], tokens)
+            product = Product(form, kind, len(raw), role.matrix.shape[1], tokens)
             for tile in linear.candidates(bench.device, product):
                 table = linear.table_of(bench.device, form, tile)
-                yield check_product(bench, role, raw, weight, None, tokens, table)
+                yield check_product(bench, role, raw, None, tokens, table)
 
 
 def check_product(
     bench: Workbench,
     role: Role,
     raw: NDArray[np.uint8],
-    weight: F32,
     bias: F32 | None,
     tokens: int,
     table: linear.LinearTable | None = None,
@@ -131,17 +128,19 @@ def check_product(
         )
         names.extend(step.kernel.key.name for step in steps)
         found = bench.run(steps, y)[0]
+        weight = bench.floats(raw, role.matrix.type)
         expected = x.astype(np.float64) @ weight.T.astype(np.float64)
         expected += 0 if bias is None else bias
         expected += 0 if before is None else before
         return found, expected
 
+    cols = role.matrix.shape[1]
     extras = (" +bias" if bias is not None else "") + (" +=" if role.accumulate else "")
     extras += note or ("" if table is None else ", another tile")
     check = bench.compare(
         "matmul",
         role.matrix.type.name,
-        f"{tokens}×{weight.shape[1]} · {weight.shape[0]}×{weight.shape[1]}{extras}",
+        f"{tokens}×{cols} · {len(raw)}×{cols}{extras}",
         "int8_twin" if quantized else "float",
         run,
     )

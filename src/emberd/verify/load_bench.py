@@ -15,9 +15,8 @@ from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
 from .. import runtime
-from ..runtime.compose import Constant
 from ..runtime.device import Device
-from ..runtime.kernel import Dispatch, Kernel, KernelKey, Kernels
+from ..runtime.kernel import Kernel, KernelKey, Kernels
 from ..runtime.tuned_file import device_key, keep_json, tuned_path
 from ..runtime.weights import FLOAT_TYPES
 from .bench import Workbench
@@ -30,6 +29,7 @@ ATTEMPTS = 3
 first is kept."""
 
 FEATURES = {
+    "paired": "products of two weight types in one kernel",
     "baked": "kernels with their sizes in the text",
     "fused": "products in one kernel with what follows or precedes them",
     "subgroups": "reductions within subgroups",
@@ -100,15 +100,9 @@ class WatchedKernels(Kernels):
         super().__init__(device)
         self.seen: set[KernelKey] = set()
 
-    def get(
-        self, name: str, includes: Mapping[str, str] | None = None, **constants: Constant
-    ) -> Kernel:
-        self.seen.add(KernelKey(name, tuple(constants.items()), tuple((includes or {}).items())))
-        return super().get(name, includes, **constants)
-
-    def baked(self, dispatch: Dispatch) -> Dispatch:
-        self.seen.add(KernelKey(dispatch.kernel.key.name, params=(0,)))
-        return super().baked(dispatch)
+    def of(self, key: KernelKey) -> Kernel:
+        self.seen.add(key)
+        return super().of(key)
 
 
 class LoadBench(Workbench):
@@ -185,6 +179,8 @@ def features_of(key: KernelKey) -> set[str]:
     includes, found = dict(key.includes), set()
     if key.params:
         found.add("baked")
+    if key.second is not None:
+        found |= {"paired", *features_of(key.second)}
     in_subgroups = any("subgroup" in name for name in (key.name, *includes.values()))
     if in_subgroups or "SUBGROUP" in dict(key.constants):
         found.add("subgroups")

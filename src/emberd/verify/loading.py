@@ -34,6 +34,7 @@ from .kernels import check_activation, check_in_place, check_norms, check_post_n
 from .layer_norm import check_layer_norm, check_positions
 from .linear import check_embedding
 from .load_bench import FEATURES, Kept, LoadBench, WatchedKernels, to_leave_out
+from .pairs import check_pairs
 from .rope import check_rope
 from .sampling import check_sampler
 from .steps import ONE_TOKEN, Steps
@@ -145,6 +146,7 @@ def _checks(
         kinds = [k for k in kv_types if k == "f16" or not q8_refusal(model.spec.head_dim)]
         yield from _beside_products(bench, model, steps)
         yield from check_uses(bench, model, model_uses(model, steps))
+        yield from check_pairs(bench, model, steps)
         for kind in kinds:
             bench.kv_type = kind
             yield from check_rope(bench, model)

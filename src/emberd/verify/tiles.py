@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from ..gguf.model import ModelFile
 from ..runtime.linear import LinearTable
+from ..runtime.products import Product
 from .ahead import compile_ahead
 from .check import Check
 from .load_bench import Kept, LoadBench, WatchedKernels
+from .pairs import check_tuned_pairs
 from .steps import Steps
 from .uses import check_tuned, model_uses
 
@@ -34,10 +37,10 @@ def check_tiles(
     """`table` without the tiles that are wrong. What was right is kept, as by `check_at_load`."""
     device, start = kernels.device, time.monotonic()
     kept = Kept.read(cache_dir, device)
-    bench, uses = LoadBench(kernels, kept), model_uses(model, Steps(max_tokens, max_rows))
+    bench, steps = LoadBench(kernels, kept), Steps(max_tokens, max_rows)
     num_measured, num_checks = table.num_tuned, 0
     while True:
-        cases = partial(check_tuned, model=model, uses=uses, table=table)
+        cases = partial(_cases, model=model, steps=steps, table=table)
         bench.before_running = partial(compile_ahead, kernels, kept, cases)
         checks = list(cases(bench))
         num_checks = max(num_checks, len(checks))
@@ -58,6 +61,13 @@ def check_tiles(
         num_measured - table.num_tuned,
     )
     return table
+
+
+def _cases(
+    bench: LoadBench, model: ModelFile, steps: Steps, table: LinearTable
+) -> Iterator[tuple[Product, Check]]:
+    yield from check_tuned(bench, model, model_uses(model, steps), table)
+    yield from check_tuned_pairs(bench, model, steps, table)
 
 
 def _may_serve(check: Check) -> bool:

@@ -210,9 +210,8 @@ def _check(bench: Workbench, model: ModelFile | EncoderFile, case: _Case) -> Ite
     def compared() -> Check:
         if form in ("rows", "matmul") and not case.ahead:
             role = Role(info, use.bias, use.accumulate)
-            floats = bench.floats(raw, info.type)
             first = None if bias is None else bias[: len(raw)]
-            return check_product(bench, role, raw, floats, first, tokens, table, note)
+            return check_product(bench, role, raw, first, tokens, table, note)
         assert isinstance(model, ModelFile)  # an encoder's norms and activations stand alone
         if form == "output":
             return check_output(bench, model, info, tokens, table.matvec, note)
