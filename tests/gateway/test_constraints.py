@@ -406,7 +406,14 @@ def test_strict_tools_are_held_to_their_schema_where_the_model_calls_them_oc11(
         asked = ask(CHAT, strict, model)
         for text in ("Any { text.", F, f"Well, {G} then"):
             assert player.accepts(asked.grammar, text)
-        for text in (F.replace("5", "[]"), F.replace('"f"', '"h"'), F[:-20]):
+        bare = '{"name": "f", "arguments": {"n": 5}}'
+        assert player.accepts(asked.grammar, bare)
+        for text in (
+            bare.replace("5", "[]"),
+            F.replace("5", "[]"),
+            F.replace('"f"', '"h"'),
+            F[:-20],
+        ):
             assert not player.accepts(asked.grammar, text)
         assert "x-emberd-ignored" not in asked.headers
     bad = {"tools": [function("f", strict=True, parameters={"not": {}})]}

@@ -118,7 +118,7 @@ class Case:
         assert form.syntax is not None
         functions = [Function(n, Parameters(s, f"{n}.p"), f"{n}.name") for n, s in schemas.items()]
         if free:
-            syntax = replace(form.syntax, bare=None, bare_starts=())
+            syntax = form.syntax.bound(with_bare=self.notation.bare)
             rules = ReplyRules(
                 text_with_calls=lambda r: text_with_calls(r, self.notation, functions)
             )
@@ -188,6 +188,51 @@ def test_calls_fit_wherever_the_text_has_them_oc11(name: str, control: bool) -> 
     assert form.grammar and case.player.accepts(form.grammar, "No call, only <text> [at] all {}.")
 
 
+@pytest.mark.parametrize("control", [False, True], ids=["text", "control"])
+@pytest.mark.parametrize(
+    ("text", "is_call"),
+    [
+        ('{"name": "clock", "arguments": {}}', True),
+        ('\n{"name":"clock",\n "parameters": {}\n}\n', True),
+        ('{"name": "clock", "arguments": {"a": 1}}', None),
+        ('{"name": "clock"}', None),
+        ('{"name": "cl\\u006fck", "arguments": {"a": 1}}', None),
+        ('{"n\\u0061me": "clock", "arguments": {"a": 1}}', None),
+        ('{"name": "clock", "arguments": {}} {"name": "clock", "arguments": {"a": 1}}', None),
+        ('{"name": "Ann", "arguments": {"a": 1}}', False),
+        ('{"arguments": {"a": 1}, "name": "clock"}', False),
+        ('[{"name": "clock", "arguments": {"a": 1}}]', False),
+        ('It: {"name": "clock", "arguments": {"a": 1}}', False),
+        ('{"a": 5}', False),
+    ],
+)
+def test_a_bare_call_that_is_the_whole_reply_fits_and_other_json_is_text(
+    text: str, is_call: bool | None, control: bool
+) -> None:
+    """As for strict tools. None: no such reply can be made."""
+    case = Case("<tool_call>", control=control)
+    form = case.bound({"clock": CLOCK}, free=True)
+    assert form.grammar and case.player.accepts(form.grammar, text) is (is_call is not None)
+    if is_call is not None:
+        parser = form.parser(case.tokenizer.controls(form.marks))
+        parts = [*parser.push(text), *parser.finish(cut=False)]
+        assert calls_of(parts) == ([("clock", {})] if is_call else [])
+        told = "".join(part.text for part in parts if isinstance(part, TextDelta))
+        assert told == ("" if is_call else text)
+
+
+def test_behind_a_call_json_is_text_where_calls_must_fit() -> None:
+    case = Case("<tool_call>", control=False)
+    form = case.bound({"clock": CLOCK}, free=True)
+    call = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
+    text = '{"name": "clock", "arguments": {"a": 1}}'
+    assert form.grammar and case.player.accepts(form.grammar, f"{call}\n{text}")
+    parser = form.parser({})
+    parts = [*parser.push(f"{call}\n{text}"), *parser.finish(cut=False)]
+    assert calls_of(parts) == [("clock", {})]
+    assert [part.text for part in parts if isinstance(part, TextDelta)] == [text]
+
+
 NO_ARGUMENTS: list[Json] = [{}, {"type": "object", "properties": {}, "additionalProperties": False}]
 
 
@@ -229,6 +274,7 @@ def test_what_a_notation_cannot_hold_is_refused_by_path(
         ("<arg_key>", {"properties": {"a": {"type": "string", "enum": ["</arg_value>", "b"]}}}, "enum"),
         ("<arg_key>", {"properties": {"a": {}}, "anyOf": [{"required": ["a"]}]}, "anyOf"),
         ("[func_name1(", {"properties": {"class": {}, "a": {}}}, "properties"),
+        ("<tool_call>", {"type": "string"}, "type"),
     ],
 )  # fmt: skip
 def test_relaxed_what_a_notation_cannot_hold_is_left_out(

@@ -156,8 +156,7 @@ class Conversation:
                 any_text, lambda r: self._calls(r, form, template, functions), param="tools"
             )
         elif notation.opening:
-            # Without its tag a call would not be known before it is written.
-            syntax = dataclasses.replace(form.syntax, bare=None, bare_starts=())
+            syntax = form.syntax.bound(with_bare=notation.bare)
             form = dataclasses.replace(form, syntax=syntax)
             rules = ReplyRules(
                 text_with_calls=lambda r: text_with_calls(r, notation, functions),

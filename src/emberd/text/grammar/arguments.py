@@ -36,10 +36,10 @@ class Parameters:
     ) -> None:
         self.path = path
         self.schema = {"type": "object", **(schema or {"additionalProperties": False})}
-        if self.schema["type"] != "object" and not relaxed:
-            raise refused(f"{path}.type", "arguments are an object")
-        self.schema["type"] = "object"
+        kind, self.schema["type"] = self.schema["type"], "object"
         self.reader = SchemaReader(self.schema, path, strict=strict, relaxed=relaxed)
+        if kind != "object" and not self.leave_out("type"):
+            raise refused(f"{path}.type", "arguments are an object")
         if relaxed and not self._enforceable:
             self.schema = {"type": "object"}
             self.reader = SchemaReader(self.schema, path, relaxed=True)

@@ -26,6 +26,7 @@ class Notation:
         ""  # what a call, or the first one, begins with, and no other text; "" where there is none
     )
     always_one: bool = False
+    bare: bool = False  # models also write the call's JSON without a tag
     dotted_names: bool = True
 
 
@@ -39,9 +40,14 @@ class Function:
 _PLACE = re.compile(r"(%[NAIC])")
 _TEXT_BEHIND = r"/\s{0,4}[^\s<\[{(`](?s:.*)/"  # that nothing of a notation begins like
 _NAME = re.compile(r"[\w.\-]+")
+_BARE_HEAD = r'\s{0,8}\{\s{0,16}"name"\s{0,2}:\s{0,2}"%N"\s{0,2},\s{0,16}"(arguments|parameters)"\s{0,2}:\s{0,2}'
+_BARE_END = r"/\s{0,16}\}\s{0,4}/"
+_BLANKS = r"[\s\x1c-\x1f]*"
+_BARE_TEXT = rf"""{_BLANKS}\{{{_BLANKS}"([^"]*\\|name"{_BLANKS}:{_BLANKS}"([^"]*\\|(%N)"))(?s:.*)"""
+"""What a reader takes for the head of such a call, and names that are written with escapes."""
 
 _HERMES = Notation(
-    '<tool_call>\n{"name": "%N", "arguments": %A}\n</tool_call>', opening="<tool_call>"
+    '<tool_call>\n{"name": "%N", "arguments": %A}\n</tool_call>', opening="<tool_call>", bare=True
 )
 _CHANNELS = Notation(
     "<|channel|>commentary to=functions.%N <|constrain|>json<|message|>%A", always_one=True
@@ -200,12 +206,7 @@ def calls(rules: Rules, notation: Notation, functions: Sequence[Function], *, on
 def text_with_calls(rules: Rules, notation: Notation, functions: Sequence[Function]) -> str:
     """Any text, in which what begins like a call is one. Only for notations with an opening."""
     opening, before = notation.opening, notation.before
-    text = rules.terminal(ANY_TEXT)
     wrapper = f"({rules.text(before)})?" if before and not before.startswith(opening) else ""
-    if rules.begins_with_control(opening):
-        begun = f"{text} {wrapper} {rules.text(opening)}"
-    else:
-        begun = rules.until(opening)  # a wrapper before it is text
     first = _alternatives(rules, notation, functions, opening)
     if before.startswith(opening):
         first = f"{rules.text(before[len(opening) :])} {_alternatives(rules, notation, functions)}"
@@ -214,7 +215,28 @@ def text_with_calls(rules: Rules, notation: Notation, functions: Sequence[Functi
         more = f"({rules.text(notation.between)} {_alternatives(rules, notation, functions)})*"
     after = rules.text(notation.after)
     ended = f"({after})?" if wrapper else after
-    return rules.rule(f"({begun} {first} {more} {ended})* {text}")
+
+    def part(text: str) -> str:
+        """Text of a pattern, and calls behind it."""
+        if rules.begins_with_control(opening):
+            begun = f"{rules.terminal(text)} {wrapper} {rules.text(opening)}"
+        else:
+            begun = rules.until(opening, text)  # a wrapper before it is text
+        return f"{begun} {first} {more} {ended}"
+
+    free = f"({part(ANY_TEXT)})* {rules.terminal(ANY_TEXT)}"
+    if not notation.bare:
+        return rules.rule(free)
+    names = "|".join(re.escape(function.name) for function in functions)
+    text = f"{ANY_TEXT} & ~/{_BARE_TEXT.replace('%N', names)}/"
+    calls = [_bare_call(rules, function) for function in functions]
+    return rules.rule(" | ".join([*calls, rules.terminal(text), f"{part(text)} {free}"]))
+
+
+def _bare_call(rules: Rules, function: Function) -> str:
+    """A call's JSON without a tag, as the whole reply. Its head is one pattern: text may begin like it."""
+    head = rules.terminal(f"/{_BARE_HEAD.replace('%N', re.escape(function.name))}/")
+    return f"{head} {as_json(rules, function.parameters)} {rules.terminal(_BARE_END)}"
 
 
 def _alternatives(

@@ -47,10 +47,11 @@ class JsonText:
 
 
 class _CallObject:
-    """One object, by characters. `known`: only names of tools and the usual keys make it a call."""
+    """One object, by characters. `known`: only names of tools and the usual keys make it a call; `name_first`:
+    only where the first key is `name`."""
 
-    def __init__(self, tools: Tools, known: bool) -> None:
-        self._tools, self._known = tools, known
+    def __init__(self, tools: Tools, known: bool, name_first: bool) -> None:
+        self._tools, self._known, self._name_first = tools, known, name_first
         self._text = JsonText()
         self._at = "key"  # key, colon, value, comma
         self._token = ""  # of the outermost level: the key or value that is being read
@@ -74,6 +75,8 @@ class _CallObject:
             if not self._text.in_string:
                 self._key, self._token, self._at = self._string(self._token), "", "colon"
                 if self._known and self._key not in _KNOWN:
+                    raise NotACallError
+                if self._name_first and self._name is None and self._key != "name":
                     raise NotACallError
         elif self._at == "colon" and character == ":":
             self._at = "value"
@@ -159,10 +162,11 @@ class _CallObject:
 
 
 class JsonCalls:
-    """One object or a list of them. `known`: for text without a tag, where an object may be an answer."""
+    """One object or a list of them. `known`: for text without a tag, where an object may be an answer;
+    `name_first` as in _CallObject."""
 
-    def __init__(self, tools: Tools, *, known: bool = False) -> None:
-        self._tools, self._known = tools, known
+    def __init__(self, tools: Tools, *, known: bool = False, name_first: bool = False) -> None:
+        self._tools, self._known, self._name_first = tools, known, name_first
         self._is_list = False
         self._object: _CallObject | None = None
         self._num_read = 0
@@ -178,7 +182,7 @@ class JsonCalls:
                     if not self._is_list:
                         return pieces, text[place + 1 :]
             elif character == "{":
-                self._object = _CallObject(self._tools, self._known)
+                self._object = _CallObject(self._tools, self._known, self._name_first)
                 self._object.push(character)
             elif character == "[" and not self._is_list:
                 self._is_list = True

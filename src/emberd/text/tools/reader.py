@@ -127,6 +127,8 @@ class CallReader:
         starts = self._syntax.bare_starts
         if not starts or not (self._at_start or self._after_call):
             return False
+        if self._syntax.bare_once and self.num_calls:
+            return False
         text = self._held.lstrip()
         for start in starts:
             if text.startswith(start):

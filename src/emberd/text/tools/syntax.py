@@ -6,7 +6,7 @@ Tags are data here; how a notation is read is in json_calls.py and closed.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 
 from ..sandbox import variables_of
@@ -30,8 +30,9 @@ class ToolSyntax:
     """One notation.
 
     `openings` begin a call; `closings` are dropped where they follow one; `wrappers` are dropped wherever they
-    stand. `bare` reads calls that begin without a tag, at a reply's start, with one of `bare_starts`. `tokens`
-    are further names that the notation uses within calls, which are control tokens in some vocabularies.
+    stand. `bare` reads calls that begin without a tag, at a reply's start or behind a call, with one of
+    `bare_starts`; `bare_once`: only at its start. `tokens` are further names that the notation uses within calls,
+    which are control tokens in some vocabularies.
     """
 
     name: str
@@ -40,11 +41,18 @@ class ToolSyntax:
     wrappers: tuple[str, ...] = ()
     bare: MakeBody | None = None
     bare_starts: tuple[str, ...] = ()
+    bare_once: bool = False
     tokens: tuple[str, ...] = ()
 
     @property
     def marks(self) -> tuple[str, ...]:
         return (*self.openings, *self.closings, *self.wrappers, *self.tokens)
+
+    def bound(self, *, with_bare: bool) -> ToolSyntax:
+        """For replies whose calls a grammar holds: of those without a tag, only one that is the whole reply and
+        begins with its name is told from text."""
+        bare = partial(JsonCalls, known=True, name_first=True) if with_bare else None
+        return replace(self, bare=bare, bare_starts=("{",) if with_bare else (), bare_once=True)
 
 
 def _closed(parse: object, close: str, start: str = "") -> MakeBody:
