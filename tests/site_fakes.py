@@ -212,7 +212,9 @@ class Site:
         context = options.context_length or CONTEXT
         blocks = 0 if logits is None else context // 16
         facts = WorkerInfo(
-            "fake", "cpu", context, blocks, 16, 32, *self.worker_bytes, 0.1, tier="cpu"
+            *("fake", "cpu", context, blocks, 16, 32, *self.worker_bytes, 0.1),
+            tier="cpu",
+            max_batch_tokens=64,
         )
         worker = FakeWorker(options, facts, logits, self.delay)
         if self.prefill:

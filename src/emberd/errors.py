@@ -13,6 +13,7 @@ EmberdError
 │   └── QueueFullError       as many sequences run and wait as may      429, 503 or 529, by API
 ├── RequestCancelledError    somebody else ended the request on purpose                499
 ├── WorkerDiedError          the worker process ended under a running request           500
+│   └── WorkerGoneError      it ended as the request came to it; send it again          503 or 529, by API
 ├── DeviceError              no adapter, a missing limit, a lost device                 500
 └── ConfigError              a setting or flag is wrong; ends the command with code 1
 
@@ -120,6 +121,12 @@ class RequestCancelledError(EmberdError):
 
 class WorkerDiedError(EmberdError):
     """The worker process ended while it held this request."""
+
+
+class WorkerGoneError(WorkerDiedError):
+    """The worker process had nothing to do and ended as this request came to it. `retry_after` is in seconds."""
+
+    retry_after = 1
 
 
 class DeviceError(EmberdError):

@@ -163,15 +163,14 @@ class WorkerInfo:
     load_seconds: float
     tuned_products: int = 0  # matrix products whose tile was measured on the device
     scratch_bytes: int = 0  # of the device's memory, all beside weights and KV cache
-    verification: str = (
-        ""  # what checking the kernels found, in words; empty: they were not checked
-    )
+    verification: str = ""  # what checking the kernels found, in words; empty: nothing was checked
     device_memory: int | None = None  # bytes that the device has; None: it does not tell
     tier: Tier = "unknown"
     kv_type: str = "f16"
     window: int = 0  # tokens that attention sees in every layer; 0: a layer sees all
     draft: str = ""  # file name of the draft, which all bytes include; empty: there is none
     draft_bytes: int = 0  # of them, the draft's
+    max_batch_tokens: int = 0  # tokens of the largest step
 
 
 class SequenceUpdate(NamedTuple):

@@ -112,6 +112,7 @@ def test_k29_a_step_shrinks_to_what_a_binding_holds(
     monkeypatch.setenv("EMBERD_MAX_BINDING_BYTES", str(MIB))
     limited = GpuRunner.load(options)
     assert (limited.max_batch_tokens, limited.max_sequences) == (16, 16)
+    assert (limited.info().max_batch_tokens, limited.info().max_sequences) == (16, 16)
     assert distance(run(limited, prompt), free) < TOLERANCE_INT8
 
 

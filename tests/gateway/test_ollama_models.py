@@ -47,6 +47,7 @@ def test_ps_tells_when_a_model_goes_ol36(
                 CONTEXT,
             )
             assert model["emberd"]["blocks"] == model["emberd"]["blocks_free"] == CONTEXT // 16
+            assert model["emberd"]["step"] == {"tokens": 64, "sequences": 32}
             expires = datetime.fromisoformat(model["expires_at"].replace("Z", "+00:00"))
             left = (expires - datetime.now(expires.tzinfo)).total_seconds()
             assert left > 1e9 if seconds is None else seconds - 2 < left <= seconds

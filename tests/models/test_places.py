@@ -116,6 +116,8 @@ def test_a_split_model_of_the_cache_is_listed_once_k24(
     (model,) = store.models()
     assert model.name == "hf.co/o/r:Q4_K_M"
     assert model.size == sum(part.stat().st_size for part in parts)
+    for asked in (whole.stem, parts[0].stem, parts[1].stem.upper()):  # by the name of a part too
+        assert store.find(asked) == model
     second = home / "hub/models--o--r/snapshots" / ("a" * 40) / "Q4_K_M" / parts[1].name
     second.unlink()
     assert store.models() == []

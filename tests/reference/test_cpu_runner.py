@@ -59,6 +59,7 @@ def test_it_is_a_runner(runner: CpuRunner) -> None:
     as_runner: Runner = runner
     info = as_runner.info()
     assert info.device_kind == "cpu" and info.context_length == 256
+    assert info.max_batch_tokens == runner.max_batch_tokens > 0
     assert info.num_blocks == runner.num_blocks and info.block_size == runner.block_size
     assert info.kv_bytes == info.num_blocks * info.block_size * token_bytes(runner.weights.spec)
 

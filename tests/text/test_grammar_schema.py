@@ -71,6 +71,10 @@ LOOP = {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}
         ({"type": "object", "minProperties": 2}, "schema.minProperties"),
         ({"items": {"properties": {"a": {}}, "minProperties": 1}}, "schema.items.minProperties"),
         (
+            {"items": {"anyOf": [{"properties": {"a": {}}}], "minProperties": 1}},
+            "schema.items.minProperties",
+        ),
+        (
             {"properties": {"a": {}, "b": {}}, "required": ["a"], "maxProperties": 1},
             "schema.maxProperties",
         ),

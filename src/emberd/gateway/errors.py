@@ -27,6 +27,7 @@ from ..errors import (
     OverloadedError,
     QueueFullError,
     RequestCancelledError,
+    WorkerGoneError,
 )
 from .encoding import BodyTooLargeError
 
@@ -80,7 +81,7 @@ def status_of(error: Exception, api: str = "openai") -> int:
             return 502
         case QueueFullError():
             return _QUEUE_FULL[api]
-        case OverloadedError():
+        case OverloadedError() | WorkerGoneError():
             return _OVERLOADED[api]
         case RequestCancelledError():
             return CLIENT_GONE  # no SDK repeats it
@@ -91,7 +92,7 @@ def error_response(error: Exception, scope: Scope) -> Response:
     """The answer to the request of `scope`, which ended in `error`."""
     status = status_of(error, api_of(scope))
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-    if isinstance(error, OverloadedError):
+    if isinstance(error, OverloadedError | WorkerGoneError):
         headers["retry-after"] = str(error.retry_after)
     elif status >= 500:
         headers["x-should-retry"] = "false"  # it would fail again, after as much work

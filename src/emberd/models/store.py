@@ -21,7 +21,7 @@ from typing import Any
 
 from ..errors import BadRequestError, ConfigError, ModelFileError, ModelNotFoundError
 from ..gguf.reader import GGUFFile
-from ..gguf.shards import model_stem
+from ..gguf.shards import model_stem, shard_name
 from ..text.reasoning import thinking_of
 from .facts import ModelFacts, file_marks, read_facts
 from .found import Found, found_in_folder, log_left_out
@@ -283,7 +283,8 @@ class _Names:
     def find(self, name: str) -> Found | None:
         if (found := self.by_name.get(name_key(name))) is not None:
             return found
-        same_stem = self._by_stem.get(name.casefold(), [])
+        part = shard_name(f"{name}.gguf")
+        same_stem = self._by_stem.get((part.stem if part else name).casefold(), [])
         return same_stem[0] if len(same_stem) == 1 else None
 
 

@@ -114,6 +114,7 @@ class CpuEncoder:
             device_memory=psutil.virtual_memory().total,
             tier="cpu",
             kv_type="",
+            max_batch_tokens=self.max_batch_tokens,
         )
 
     def hidden_states(self, token_ids: I32, query_start: I32) -> F32:

@@ -123,6 +123,7 @@ class CpuRunner:
             tier="cpu",
             kv_type=self.kv_type,
             window=self.weights.spec.window,
+            max_batch_tokens=self.max_batch_tokens,
         )
 
     def submit(self, batch: Batch) -> None:

@@ -256,6 +256,7 @@ class GpuEncoder:
             device_memory=memory,
             tier=gpu_tier(device.info.kind, memory),
             kv_type="",
+            max_batch_tokens=self.max_batch_tokens,
         )
 
     @classmethod

@@ -151,6 +151,7 @@ class GpuRunner:
             tier=gpu_tier(device.info.kind, self._memory),
             kv_type=self.kv_type,
             window=spec.window,
+            max_batch_tokens=self.max_batch_tokens,
         )
 
     def _allocate(

@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from asyncio.subprocess import DEVNULL, Process, create_subprocess_exec
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from emberd.errors import (
     ModelFileError,
     ModelLoadError,
     WorkerDiedError,
+    WorkerGoneError,
 )
 from emberd.estimate import MemoryEstimate, MemoryQuestion
 from emberd.inspection import BatchStatus, Inspect, Inspected, Preempt, Preempted
@@ -43,6 +45,7 @@ from .channel import DeviceLost, LoadFailure, LoadProgress, encode, receive
 
 WORKER_COMMAND = (sys.executable, "-m", "emberd.worker.process")
 REAP_SECONDS = 5.0
+GONE_SECONDS = 1.0  # a worker without work that ends so soon behind a request did not end by it
 KEY_VARIABLES = {"EMBERD_API_KEYS", "EMBERD_API_KEY_FILE"}
 LOAD_ERRORS = {
     kind.__name__: kind for kind in (ModelFileError, ModelLoadError, DeviceError, ConfigError)
@@ -187,11 +190,11 @@ class WorkerClient:
     ) -> AsyncGenerator[SequenceUpdate, None]:
         if not self._alive:
             await asyncio.shield(self._end)
-            raise self._died()
+            raise self._died(gone=True)
+        sent_at = time.monotonic() if not self._queues else 0.0
         updates: asyncio.Queue[SequenceUpdate | None] = asyncio.Queue()
         self._queues[request.request_id] = updates
-        finished = False
-        sent = False
+        finished = sent = False
         try:
             if isinstance(request, GenerateRequest) and request.params.grammar is not None:
                 await self._send_table()
@@ -204,10 +207,10 @@ class WorkerClient:
                 received = [update for update in pending if update is not None]
                 if received:
                     update = _merge(received)
-                    finished = update.finish_reason is not None
+                    finished, sent_at = update.finish_reason is not None, 0.0
                     yield update
                 if not finished and pending[-1] is None:
-                    raise self._died()
+                    raise self._died(gone=time.monotonic() - sent_at < GONE_SECONDS)
         finally:
             del self._queues[request.request_id]
             if sent and not finished and self._alive:
@@ -330,20 +333,20 @@ class WorkerClient:
     def _model(self) -> str:
         return Path(self.options.model_path).name
 
-    def _died(self) -> WorkerDiedError:
+    def _died(self, gone: bool = False) -> WorkerDiedError:
         if self._closing:
             return WorkerDiedError(f"the model {self._model} was unloaded")
         if self.lost_device is not None:
             return WorkerDiedError(f"{self._model} stopped: {self.lost_device}; it is loaded again")
-        return WorkerDiedError(
+        kind = WorkerGoneError if gone and not self.stats.num_running else WorkerDiedError
+        return kind(
             f"the worker of {self._model} ended ({self._ending()}); the next request loads it again"
         )
 
     def _ending(self) -> str:
         code = self._process.returncode
-        if code is not None and code < 0:
-            return f"exit code {code}, {signal.Signals(-code).name}"
-        return f"exit code {code}"
+        name = f", {signal.Signals(-code).name}" if code is not None and code < 0 else ""
+        return f"exit code {code}{name}"
 
 
 async def _spawn(

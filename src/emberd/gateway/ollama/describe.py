@@ -78,6 +78,10 @@ def running_item(model: LoadedModel) -> Json:
                 "scratch": model.info.scratch_bytes,
             },
             "kv_type": model.info.kv_type,
+            "step": {
+                "tokens": model.info.max_batch_tokens,
+                "sequences": model.info.max_sequences,
+            },
             "blocks": model.info.num_blocks,
             "blocks_free": model.worker.stats.num_free_blocks,
             "tiers": _tiers(model),

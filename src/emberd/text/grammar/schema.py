@@ -42,6 +42,7 @@ MAX_JOINED_PATTERNS = 12
 _TEXT_OF_A_NODE = 64  # characters of constants that count as one part
 _LONGEST_PATTERN = 2_048
 _DRAFT_7_TUPLE = "additionalItems"
+_COUNTS = ("minProperties", "maxProperties")
 _JOINED = frozenset({"properties", "pattern", "format", "multipleOf"})
 """Keywords that are costly where they hold together with those of a schema beside them."""
 
@@ -71,7 +72,12 @@ class SchemaReader:
         definitions = walk.definitions()
         if not is_finite(found, definitions):
             raise refused(place, "nothing finite satisfies it")
-        return {**found, "$defs": definitions, "x-guidance": WRITING}
+        document = {**found, "$defs": definitions, "x-guidance": WRITING}
+        if walk.counted is not None and "Properties" in _fault(document):
+            raise refused(
+                walk.counted, "cannot be enforced together with the schemas that hold beside it"
+            )
+        return document
 
 
 class _Walk:
@@ -88,6 +94,9 @@ class _Walk:
         self._alike: dict[str, str] = {}  # a definition: its name
         self._multiples: set[float] = set()
         self._joins = False
+        self.counted: str | None = (
+            None  # a bound of the number of properties that holds with others
+        )
 
     def definitions(self) -> Json:
         definitions: Json = {}
@@ -147,6 +156,8 @@ class _Walk:
             result.setdefault("additionalProperties", False)
         with self._part(result, "minProperties", "maxProperties"):
             _check_num_properties(result, path)
+        if applied and (counts := [key for key in result if key in _COUNTS]):
+            self.counted = f"{path}.{counts[0]}"
         return self._shared(result) if bound_integers(result) else result
 
     @contextlib.contextmanager
@@ -186,8 +197,7 @@ class _Walk:
         self._num_patterns += 1
         if len(pattern) > _LONGEST_PATTERN:
             raise refused(path, f"a pattern has at most {_LONGEST_PATTERN} characters")
-        alone = json.dumps({"type": "string", "pattern": pattern})
-        if fault := LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(alone)):
+        if fault := _fault({"type": "string", "pattern": pattern}):
             raise refused(path, " ".join(fault.split())[:200])
 
     def _format(self, result: Json, path: str) -> None:
@@ -309,9 +319,15 @@ def _check_bounds(result: Json, kind: str, path: str) -> None:
         raise refused(path, f"'min{kind}' is greater than 'max{kind}'")
 
 
+def _fault(document: Json) -> str:
+    """Why llguidance does not take it; "" where it does."""
+    grammar = LLMatcher.grammar_from_json_schema(json.dumps(document))
+    return LLMatcher.validate_grammar(grammar)
+
+
 def _check_num_properties(result: Json, path: str) -> None:
     """A key that is not named may be written twice and then counts once."""
-    named = [key for key in ("minProperties", "maxProperties") if key in result]
+    named = [key for key in _COUNTS if key in result]
     if not named:
         return
     required = len(result.get("required", ()))
@@ -326,7 +342,7 @@ def _check_num_properties(result: Json, path: str) -> None:
     }
     alone["additionalProperties"] = result.get("additionalProperties") is not False
     alone["type"] = "object"
-    if LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(json.dumps(alone))):
+    if _fault(alone):
         raise refused(
             f"{path}.{named[0]}",
             "cannot be enforced where 'properties' names some that are not 'required'",
