@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -33,7 +32,7 @@ def findings(monkeypatch: pytest.MonkeyPatch) -> list[PrefixFinding | None]:
     ) -> AsyncGenerator[SequenceUpdate, None]:
         finding = told.pop(0) if told else None
         async for update in plain(self, request):
-            yield replace(update, finding=finding)
+            yield update._replace(finding=finding)
             finding = None
 
     monkeypatch.setattr(FakeWorker, "generate", generate)

@@ -115,9 +115,10 @@ def test_forced_calls_bind_the_reply_oc11_or02(site: Site, choice: Any, names: s
 
 def test_what_cannot_be_enforced_is_refused_by_its_place_k08(site: Site) -> None:
     bad = {"type": "object", "properties": {"n": {"type": "strin"}}}
-    inside = {"type": "namespace", "name": "n", "tools": [{**W, "name": "v", "parameters": bad}]}
+    strict = {**W, "parameters": bad, "strict": True}
+    inside = {"type": "namespace", "name": "n", "tools": [{**strict, "name": "v"}]}
     cases = [
-        ({"tools": [{"type": "web_search"}, {**W, "parameters": bad}]}, "tools[1].parameters"),
+        ({"tools": [{"type": "web_search"}, strict]}, "tools[1].parameters"),
         ({"tools": [{"type": "web_search"}, W, inside]}, "tools[2].tools[0].parameters"),
         (
             {"text": {"format": {"type": "json_schema", "name": "x", "schema": bad}}},
