@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import sys
 from datetime import datetime, timedelta, timezone
@@ -21,6 +22,7 @@ from emberd.cli.serve import _hint
 from emberd.cli.settings import flag_of
 from emberd.config import Config, settings
 from emberd.models.store import ModelStore
+from tiny_encoder import encoder_model
 from tiny_gguf import chain_model, random_model
 
 COMMANDS = sorted(
@@ -123,14 +125,25 @@ def test_serve_ends_at_once_where_a_model_cannot_be_read(
     assert result.out == ""
 
 
-def test_readme_shows_the_line_that_serve_prints() -> None:
+def test_readme_shows_the_line_that_serve_prints(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
-    store = ModelStore(root, root)
+    chain_model(tmp_path / "smollm2.gguf", {})
+    store = ModelStore(tmp_path, tmp_path / "cache")
     hint = _hint(Config(), store, ["smollm2:latest"], "http://127.0.0.1:11434")
     assert hint.startswith("try: ") and '"temperature": 0' in hint
     assert f"\n{hint}\n" in (root / "README.md").read_text()
     quickstart = (root / "docs" / "quickstart.md").read_text()
     assert f"\n{hint.removeprefix('try: ')}\n" in quickstart
+
+
+def test_the_line_to_try_names_a_model_that_can_do_it(tmp_path: Path) -> None:
+    store = ModelStore(tmp_path, tmp_path / "cache")
+    encoder_model(tmp_path / "encoder.gguf")
+    hint = _hint(Config(), store, [], "http://a")
+    assert hint.startswith("try: curl http://a/v1/embeddings -d") and '"input"' in hint
+    chain_model(tmp_path / "old.gguf", {})
+    os.utime(tmp_path / "old.gguf", (1, 1))
+    assert '"model": "old", "messages"' in _hint(Config(), store, [], "http://a")
 
 
 def test_bad_variable_is_named(emberd_cli: Emberd, monkeypatch: pytest.MonkeyPatch) -> None:

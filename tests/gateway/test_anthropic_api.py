@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from emberd.config import Config
+from emberd.gateway.anthropic.describe import listing
 from site_fakes import CONTEXT, Site, refused, run, write_model
 from tiny_gguf import script_model
 
@@ -660,6 +661,37 @@ def test_models_have_anthropics_shape_where_its_clients_ask_an26_om02(
             missing = await client.get("/v1/models/nothing")
             assert missing.status_code == 404
             assert missing.json()["error"]["type"] == "not_found_error"
+
+    run(work())
+
+
+def test_pages_of_models_an26() -> None:
+    items = [{"id": name} for name in "abcde"]
+    for query, ids, more in (
+        ({}, "abcde", False),
+        ({"limit": "2"}, "ab", True),
+        ({"limit": "2", "after_id": "b"}, "cd", True),
+        ({"limit": "2", "after_id": "c"}, "de", False),
+        ({"limit": "2", "before_id": "d"}, "bc", True),
+        ({"before_id": "c"}, "ab", False),
+        ({"before_id": "a"}, "", False),
+    ):
+        page = listing(items, query)
+        assert "".join(item["id"] for item in page["data"]) == ids and page["has_more"] is more
+        assert page["first_id"] == (ids[0] if ids else None)
+        assert page["last_id"] == (ids[-1] if ids else None)
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=x", "limit=1001", "after_id=b", "after_id=tiny&before_id=tiny"]
+)
+def test_a_page_of_models_that_is_none_is_refused_an26(make_site: MakeSite, query: str) -> None:
+    async def work() -> None:
+        async with make_site().client(**{"anthropic-version": "2023-06-01"}) as client:
+            response = await client.get(f"/v1/models?{query}")
+            assert response.status_code == 400
+            assert response.json()["error"]["type"] == "invalid_request_error"
+            assert (await client.get("/v1/models?limit=1")).json()["last_id"] == "tiny"
 
     run(work())
 

@@ -277,6 +277,9 @@ ONE_F: Json = {"type": "function", "function": {"name": "f"}}
         (RESPONSES, {"tools": FLAT_TOOLS, "tool_choice": {"type": "allowed_tools", **ONLY_FLAT_F}}, [F], [G]),
         (RESPONSES, {"tools": FLAT_TOOLS, "text": {"format": FLAT}}, [F, NUMBER], [OTHER]),
         (OLLAMA, {"tools": TOOLS, "format": SCHEMA}, [F, NUMBER], [OTHER]),
+        (OLLAMA, {"tools": TOOLS, "tool_choice": "required"}, [F, f"{F}\n{G}"], ["A"]),
+        (OLLAMA, {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}, [F], [f"{F}\n{G}"]),
+        (OLLAMA, {"tools": TOOLS, "tool_choice": ONE_F}, [F], [G, f"{F}\n{F}"]),
         (MESSAGES, {"tools": ANTHROPIC_TOOLS, "tool_choice": {"type": "any"}}, [F, f"{F}\n{G}"], ["A"]),
         (MESSAGES, {"tools": ANTHROPIC_TOOLS, "tool_choice": ANY_ONE}, [F], [f"{F}\n{G}"]),
         (MESSAGES, {"tools": ANTHROPIC_TOOLS, "tool_choice": {"type": "tool", "name": "g"}}, [G], [F]),
@@ -296,6 +299,12 @@ def test_calls_are_forced_oc11_an02(
     grammar = ask(path, fields, model).grammar
     assert [text for text in right if not player.accepts(grammar, text)] == []
     assert [text for text in wrong if player.accepts(grammar, text)] == []
+
+
+def test_without_a_choice_ollamas_tools_are_hidden_too(ask: Ask) -> None:
+    asked = ask(OLLAMA, {"tools": TOOLS, "tool_choice": "none"}, "hermes")
+    assert bytes(asked.requests[0].token_ids) == b"b" and asked.requests[0].params.grammar is None
+    assert "x-emberd-ignored" not in asked.headers
 
 
 def test_allowed_tools_hide_the_others_oc11(ask: Ask) -> None:
@@ -330,6 +339,8 @@ FEW = function("f", strict=True, parameters=MORE)
         (CHAT, {"tools": TOOLS, "tool_choice": allowed(tools=[{"name": "h"}])}, "tool_choice.allowed_tools.tools[0]"),
         (CHAT, {"tools": [BAD], "tool_choice": "required"}, "tools[0].function.parameters.properties.a.not"),
         (CHAT, {"tools": [FEW], "tool_choice": "required"}, "tools[0].function.parameters.minProperties"),
+        (OLLAMA, {"tool_choice": "required"}, "tool_choice"),
+        (OLLAMA, {"tools": [BAD], "tool_choice": ONE_F}, "tools[0].function.parameters.properties.a.not"),
         (RESPONSES, {"tool_choice": "required"}, "tool_choice"),
         (RESPONSES, {"tools": FLAT_TOOLS, "tool_choice": {"type": "function", "name": "h"}}, "tool_choice.name"),
         (RESPONSES, {"tools": FLAT_TOOLS, "tool_choice": {"type": "custom"}}, "tool_choice.name"),

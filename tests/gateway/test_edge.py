@@ -252,6 +252,7 @@ def test_a_daemon_that_listens_everywhere_does_not_mind_the_host(make_site: Make
         ("http://0.0.0.0:1", True),
         ("app://obsidian.md", True),
         ("tauri://localhost", True),
+        ("capacitor://localhost", True),  # CL-16
         ("vscode-webview://abc", True),
         ("http://box.example:11434", True),  # the daemon's own Host
         ("https://chat.example", True),  # a pattern

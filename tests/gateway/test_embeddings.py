@@ -210,7 +210,8 @@ def test_an_encoder_does_not_generate(site: Site) -> None:
     requests = ((path, {"model": "encoder", **body}) for path, body in bodies.items())
     for response in posts(site, *requests):
         assert response.status_code == 400
-        assert '\\"encoder\\" does not support generate' in response.text
+        task = "chat" if response.request.url.path == "/api/chat" else "generate"
+        assert f'\\"encoder\\" does not support {task}' in response.text
     assert site.workers == []
 
 

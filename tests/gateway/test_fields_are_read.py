@@ -52,7 +52,7 @@ RESPONSE = json.loads("""{
     "reasoning": {"effort": "none", "summary": "auto"}, "text": {"format": {"type": "text"}}, "store": false,
     "metadata": {"a": "b"}, "max_output_tokens": null, "tool_choice": "auto", "parallel_tool_calls": false,
     "top_logprobs": 1, "previous_response_id": null, "conversation": null, "prompt": null}""")
-NATIVE_CHAT = json.loads("""{"truncate": false, "messages": [
+NATIVE_CHAT = json.loads("""{"truncate": false, "tool_choice": "auto", "parallel_tool_calls": true, "messages": [
         {"role": "assistant", "content": "x", "thinking": "t", "tool_calls": [{"function": {"name": "f"}}]},
         {"role": "tool", "tool_name": "f", "images": [], "content": "b"}, {"role": "user", "content": "b"}]}""")
 NATIVE_PROMPT = json.loads("""{
@@ -63,7 +63,8 @@ MESSAGES = json.loads("""{
     "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}, "strict": false}],
     "tool_choice": {"type": "auto", "disable_parallel_tool_use": true}, "temperature": 0, "top_p": 0.5, "top_k": 3,
     "thinking": {"type": "enabled", "budget_tokens": 4, "display": "omitted"}, "stop_sequences": ["x"],
-    "output_config": {"effort": "low", "format": {"type": "text"}}, "output_format": null, "priority": 1}""")
+    "output_config": {"effort": "low", "format": {"type": "text"}}, "output_format": null, "priority": 1,
+    "keep_alive": 5}""")
 TOOLS = [{"type": "function", "function": FUNCTION}]
 FLAT_TOOLS = [{"type": "function", **FUNCTION}]
 BODIES: dict[str, tuple[type[Schema], Json]] = {

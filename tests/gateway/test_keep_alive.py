@@ -18,6 +18,7 @@ ROUTES: dict[str, Json] = {
     "/v1/chat/completions": _CHAT,
     "/v1/completions": {"prompt": "a"},
     "/v1/responses": {"input": "a"},
+    "/v1/messages": _CHAT,
     "/api/chat": _CHAT | {"stream": False},
     "/api/generate": {"prompt": "a", "stream": False},
 }
@@ -34,6 +35,8 @@ def test_values_of_keep_alive_on_every_route_k31(make_site: MakeSite, path: str)
         ("5m", 300),
         ("1h30m", 5400),
         (None, 300),
+        (7, 7),
+        ("", 300),
     ]
 
     async def work() -> None:

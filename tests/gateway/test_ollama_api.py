@@ -228,6 +228,11 @@ def test_empty_requests_load_and_unload_ol25(make_site: MakeSite) -> None:
             for path, body, place in (
                 ("/api/generate", {}, {"response": ""}),
                 ("/api/generate", {"prompt": "", "stream": True}, {"response": ""}),
+                (
+                    "/api/chat",
+                    {"messages": None},
+                    {"message": {"role": "assistant", "content": ""}},
+                ),
                 ("/api/chat", {"messages": []}, {"message": {"role": "assistant", "content": ""}}),
             ):
                 response = await client.post(path, json={"model": "tiny", **body})

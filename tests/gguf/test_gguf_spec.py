@@ -70,6 +70,30 @@ def test_qwen3_has_head_norms(path: Path) -> None:
     assert model.spec.head_dim == 128
 
 
+def test_gemma2_has_caps_and_a_window_where_its_keys_are_missing(path: Path) -> None:
+    """As llama.cpp reads it: soft caps of 50 and 30, every second layer with a window of 4096."""
+    options = {"layers": 3, "width": 64, "ffn": 64, "heads": 1, "kv_heads": 1, "tied": True}
+    norms = {
+        f"blk.{layer}.{name}.weight": np.ones(64, np.float32)
+        for layer in range(3)
+        for name in ("post_attention_norm", "post_ffw_norm")
+    }
+    keys = ("attn_logit_softcapping", "final_logit_softcapping", "attention.sliding_window")
+    for given, (scores, logits, window) in (
+        ((None, None, None), (50.0, 30.0, 4096)),
+        ((20.0, 0.0, 16), (20.0, 0.0, 16)),
+        ((0.0, 10.0, 0), (0.0, 10.0, 0)),
+    ):
+        metadata = {f"gemma2.{key}": value for key, value in zip(keys, given, strict=True)}
+        path.unlink(missing_ok=True)
+        model = open_model(
+            random_model(path, "gemma2", metadata=metadata, tensors=norms, **options)
+        )  # type: ignore[arg-type]
+        model.close()
+        assert (model.spec.attention_cap, model.spec.logit_cap) == (scores, logits)
+        assert [layer.window for layer in model.spec.layers] == [window, 0, window]
+
+
 def test_gemma3_slides_in_five_layers_of_six(path: Path) -> None:
     base, factor = "gemma3.rope.freq_base", "gemma3.rope.scaling.factor"
     options = {"layers": 7, "width": 64, "ffn": 64, "sliding_window": 16}

@@ -78,6 +78,13 @@ def test_what_is_wrong_is_told_with_its_line(text: str, fault: str) -> None:
     assert fault in str(caught.value)
 
 
+def test_a_byte_order_mark_and_parameters_of_ollamas_engine_do_nothing() -> None:
+    text = "FROM x\nPARAMETER num_gpu 99\nPARAMETER use_mmap false\nPARAMETER num_gpu 1\nPARAMETER top_k 3"
+    read = parse_modelfile("\ufeff" + text)
+    assert (read.base, read.ignored) == ("x", ("num_gpu", "use_mmap"))
+    assert read.recipe.parameters == (("top_k", 3),)
+
+
 def test_values_from_a_disk_are_checked() -> None:
     recipe = Recipe.from_json(
         {

@@ -128,6 +128,8 @@ def test_lm_studio(store: ModelStore, home: Path, put: Callable[..., Path]) -> N
     assert names(store) == {"hf.co/publisher/model:Q4_0"}
     assert store.find("publisher/model").source == "lmstudio"
     (home / "elsewhere").mkdir()
+    (home / ".lmstudio-home-pointer").write_text("\n")  # says nothing
+    assert store.find("publisher/model").source == "lmstudio"
     (home / ".lmstudio-home-pointer").write_text(str(home / "elsewhere"))
     store.forget()
     assert store.models() == []

@@ -92,6 +92,8 @@ def create(
                 pass
         else:
             create_from_model(local_store(config), model, read.base, read.recipe)
+    if read.ignored:
+        print(f"without effect: PARAMETER {', '.join(read.ignored)}")
     print(f"{model} is created")
 
 

@@ -49,16 +49,16 @@ def serve(config: Config) -> None:
 
 def _hint(config: Config, store: ModelStore, names: list[str], place: str) -> str:
     """A line to try at once, or where to put a model when there is none."""
-    known = names or [model.name for model in store.models()]
-    if not known:
+    models = [store.find(name) for name in names] or store.models()
+    if not models:
         return f"no models yet: emberd pull brings one, or put GGUF files into {store.models_dir}"
-    body = json.dumps(
-        {
-            "model": short_name(known[0]),
-            "messages": [{"role": "user", "content": "What is the capital of France?"}],
-            "temperature": 0,
-        }
-    )
+    answering = next((one for one in models if "completion" in one.facts.capabilities), None)
+    question, route = "What is the capital of France?", "chat/completions"
+    body: dict[str, object] = {"model": short_name((answering or models[0]).name)}
+    if answering is not None:
+        body |= {"messages": [{"role": "user", "content": question}], "temperature": 0}
+    else:
+        body["input"], route = question, "embeddings"
     where = f"--unix-socket {place} http://localhost" if config.socket else place
     key = '-H "Authorization: Bearer $KEY" ' if config.keys() else ""
-    return f"try: curl {key}{where}/v1/chat/completions -d '{body}'"
+    return f"try: curl {key}{where}/v1/{route} -d '{json.dumps(body)}'"

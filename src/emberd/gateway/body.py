@@ -211,8 +211,8 @@ def _kind(value: Any) -> str:
 
 
 def read_keep_alive(value: float | str | None) -> float | None:
-    """Seconds that a model stays loaded; None where nothing was said. Raises BadRequestError."""
-    if value is None:
+    """Seconds that a model stays loaded; None where nothing was said, as by an empty text. Raises BadRequestError."""
+    if value is None or value == "":
         return None
     try:
         return keep_alive_seconds(value)

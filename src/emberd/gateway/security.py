@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 _LOCAL_SUFFIXES = (".localhost", ".local", ".internal")
 _LOCAL_ORIGIN_HOSTS = ("localhost", "127.0.0.1", "0.0.0.0")
-_APP_SCHEMES = ("app", "file", "tauri", "vscode-webview", "vscode-file")
+_APP_SCHEMES = ("app", "capacitor", "file", "tauri", "vscode-webview", "vscode-file")
 ALLOWED_METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 ALLOWED_HEADERS = (
     "Authorization, Content-Type, User-Agent, Accept, X-Requested-With, x-api-key, "

@@ -61,6 +61,7 @@ class Wish:
     prompt_logprobs: int | None = None  # likeliest ones told at each place of the prompt; None: off
     tell_end: bool = False  # log-probabilities include the token that ends the reply
     cache_salt: str | None = ""  # as in GenerateRequest
+    task: str = "generate"  # for messages: what a model must be able to do
     priority: int = NORMAL  # of PRIORITIES
     progress: bool = False  # tell how far the prompt is
 
@@ -105,7 +106,7 @@ class Service:
         """
         with self._starting(caller, name, wish.priority) as request:
             started_ns = time.perf_counter_ns()
-            model = await self.manager.acquire(name, keep_alive, "completion")
+            model = await self.manager.acquire(name, keep_alive, "completion", wish.task)
             request.model = model.name
             load_ns = time.perf_counter_ns() - started_ns
             try:
@@ -181,7 +182,7 @@ class Service:
         read_inputs: Callable[[LoadedModel], Sequence[tuple[int, ...]]],
     ) -> Embedded:
         started_ns = time.perf_counter_ns()
-        model = await self.manager.acquire(name, keep_alive, "embedding")
+        model = await self.manager.acquire(name, keep_alive, "embedding", "embeddings")
         load_ns = time.perf_counter_ns() - started_ns
         try:
             inputs = await asyncio.to_thread(read_inputs, model)

@@ -38,7 +38,10 @@ class Architecture:
     learned_positions: bool = False  # instead of rotation
     tempered: bool = False  # queries may grow with their position, and YaRN have a multiplier
     multipliers: bool = False  # of embedding, residual, attention, logits, in the metadata
-    soft_caps: bool = False
+    soft_caps: tuple[float, float] | None = (
+        None  # of scores, of logits, where keys are missing; None: there are none
+    )
+    window: int = 0  # where its key is missing
     wide_layers: int = 0  # with so many layers, attention is scaled by hidden size / heads
     experts: Presence = "none"
     experts_normalized: bool = True
@@ -69,7 +72,8 @@ ARCHITECTURES = {
         scaled_embedding=True,
         sliding_window=True,
         window_period=2,
-        soft_caps=True,
+        soft_caps=(50.0, 30.0),
+        window=4096,
         wide_layers=46,  # 27B
     ),
     "gemma3": Architecture(

@@ -54,7 +54,7 @@ def load_spec(file: GGUFFile) -> ModelSpec:
     architecture = ARCHITECTURES[name]
     keys = Keys(file, name)
     keys.off("attention.causal", True, "attention that is not causal is")
-    if not architecture.soft_caps:
+    if architecture.soft_caps is None:
         keys.off("attn_logit_softcapping", 0, "soft caps on attention are")
         keys.off("final_logit_softcapping", 0, "soft caps on logits are")
     num_layers = keys.count("block_count", most=MAX_LAYERS)
@@ -190,9 +190,11 @@ def _multiplier(keys: Keys, architecture: Architecture, key: str, default: float
 
 
 def _cap(keys: Keys, architecture: Architecture, key: str) -> float:
-    if not architecture.soft_caps or keys.scalar(key) in (None, 0):
+    if architecture.soft_caps is None or keys.scalar(key) == 0:
         return 0.0
-    return keys.number(key, most=MAX_FACTOR)
+    scores, logits = architecture.soft_caps
+    default = scores if key.startswith("attn") else logits
+    return keys.number(key, most=MAX_FACTOR, default=default)
 
 
 def _experts(keys: Keys, architecture: Architecture) -> ExpertSpec | None:
@@ -291,9 +293,10 @@ def _layers(keys: Keys, num_layers: int, architecture: Architecture) -> tuple[La
         if architecture.pre_norms is False:
             keys.off("attention.sliding_window", 0, "sliding windows of this architecture are")
         return (everywhere,) * num_layers
-    if keys.scalar("attention.sliding_window") in (None, 0):
+    given = keys.scalar("attention.sliding_window")
+    if given == 0 or (given is None and not architecture.window):
         return (everywhere,) * num_layers
-    window = keys.count("attention.sliding_window", most=MAX_CONTEXT)
+    window = keys.count("attention.sliding_window", most=MAX_CONTEXT, default=architecture.window)
     if architecture.window_period == 1:
         return (LayerSpec(base, everywhere.rope_scale, window),) * num_layers
     sliding = LayerSpec(base, everywhere.rope_scale, window)

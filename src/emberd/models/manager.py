@@ -35,8 +35,6 @@ from .store import Key, ModelStore, StoredModel
 
 logger = logging.getLogger(__name__)
 
-_WORDS: dict[Capability, str] = {"completion": "generate", "embedding": "embeddings"}
-
 Wrap = Callable[[Worker, str], Worker]
 _CLAUDE = "claude-*"
 RETRY_SECONDS = 5  # what callers are told while a lost device is not back
@@ -120,19 +118,22 @@ class ModelManager:
         return await asyncio.shield(self._text_once(stored))
 
     async def acquire(
-        self, name: str, keep_alive: float | None = None, need: Capability | None = None
+        self,
+        name: str,
+        keep_alive: float | None = None,
+        need: Capability | None = None,
+        task: str | None = None,
     ) -> LoadedModel:
         """The model called `name`, loaded now if it is not, and held until `release`.
 
-        `keep_alive` (seconds, inf: for ever, None: the default) is the model's from now on. Raises
+        `keep_alive` (seconds, inf: for ever, None: the default) is the model's from now on. `task` names what
+        is needed where it is missing. Raises
         BadRequestError (also for a model that cannot do what is needed, which is not loaded then),
         ModelNotFoundError, ModelFileError, ModelLoadError, DeviceError.
         """
         stored = await self.find(name)
         if need is not None and need not in stored.facts.capabilities:
-            raise BadRequestError(
-                f'"{name:.512}" does not support {_WORDS.get(need, need)}', "model"
-            )
+            raise BadRequestError(f'"{name:.512}" does not support {task or need}', "model")
         if _generates(stored):
             self._last_used = stored.name
         wish = self._default_keep_alive(stored.key) if keep_alive is None else keep_alive

@@ -18,12 +18,19 @@ _INSTRUCTION = re.compile(r"[ \t]*([A-Za-z]+)[ \t]+")
 _TRIPLE = '"""'
 _NOT_SUPPORTED = ("ADAPTER", "RENDERER", "PARSER", "DRAFT")
 _NO_EFFECT = ("REQUIRES",)
+_PARAMETERS_WITHOUT_EFFECT = frozenset(
+    "f16_kv low_vram main_gpu mirostat mirostat_eta mirostat_tau num_batch num_gpu num_gqa num_keep num_thread numa "
+    "penalize_newline rope_frequency_base rope_frequency_scale tfs_z typical_p use_mlock "
+    "use_mmap vocab_only".split()
+)
+"""Ollama's, of its engine: they do nothing here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Modelfile:
     base: str  # a model's name or the path of a file
     recipe: Recipe
+    ignored: tuple[str, ...] = ()  # parameters without an effect
 
 
 def parse_modelfile(text: str) -> Modelfile:
@@ -32,10 +39,13 @@ def parse_modelfile(text: str) -> Modelfile:
     texts: dict[str, str] = {}
     parameters: dict[str, Any] = {}
     messages, licenses = [], []
-    for line, instruction, value in _instructions(text):
+    ignored: dict[str, None] = {}
+    for line, instruction, value in _instructions(text.removeprefix("\ufeff")):
         word = instruction.upper()
         if word == "FROM":
             base = value
+        elif word == "PARAMETER" and value.split(" ", 1)[0] in _PARAMETERS_WITHOUT_EFFECT:
+            ignored[value.split(" ", 1)[0]] = None
         elif word == "PARAMETER":
             _add_parameter(parameters, value, line)
         elif word in ("TEMPLATE", "SYSTEM"):
@@ -58,7 +68,7 @@ def parse_modelfile(text: str) -> Modelfile:
     recipe = Recipe.from_json(
         {**texts, "parameters": parameters, "messages": messages, "license": licenses}
     )
-    return Modelfile(base, recipe)
+    return Modelfile(base, recipe, tuple(ignored))
 
 
 GO_TEMPLATE_FAULT = (

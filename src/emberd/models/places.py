@@ -53,9 +53,10 @@ def _newest_files(repository: Path) -> Iterator[Path]:
 def _lmstudio() -> Iterator[Found]:
     home = Path.home()
     try:
-        home_of_lmstudio = Path((home / ".lmstudio-home-pointer").read_text().strip())
+        pointer = (home / ".lmstudio-home-pointer").read_text().strip()
     except (OSError, ValueError):
-        home_of_lmstudio = home / ".lmstudio"
+        pointer = ""
+    home_of_lmstudio = Path(pointer) if pointer else home / ".lmstudio"
     for folder in (home_of_lmstudio / "models", home / ".cache" / "lm-studio" / "models"):
         for publisher in _folders(folder):
             for repository in _folders(publisher):

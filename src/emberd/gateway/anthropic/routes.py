@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from ...errors import BadRequestError
 from ...models.loaded import LoadedModel, ModelText
 from ...text.reasoning import thinking_of
-from ..body import ignored_header, refuse_ignored
+from ..body import ignored_header, read_keep_alive, refuse_ignored
 from ..conversation import Conversation, ForcedCalls, ThinkingWish, unheld_strict
 from ..priority import priority_of
 from ..requests import answer_digits
@@ -43,7 +43,8 @@ async def messages(request: Request) -> Response:
     caller = caller_of(request)
     priority = priority_of(caller, body)
     wish = Wish(body.sampling(), DEFAULTS, body.stops(), priority=priority)
-    start = service.start(caller, body.model, None, wish, read_prompts)
+    keep_alive = read_keep_alive(body.keep_alive)
+    start = service.start(caller, body.model, keep_alive, wish, read_prompts)
     generation = await while_connected(request, start)
     digits = answer_digits(generation.request_id)
     answer = Answer(body.model, f"msg_{digits}", body.max_tokens, body.shows_thinking)

@@ -69,6 +69,7 @@ class MessagesRequest(CountTokensRequest, PriorityField):
     top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
     top_k: Annotated[Whole, Field(ge=-1, lt=1 << 31)] | None = None
     output_format: dict[str, Any] | None = None
+    keep_alive: Number | Text | None = None
 
     def sampling(self) -> Sampling:
         return Sampling(

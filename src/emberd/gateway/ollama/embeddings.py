@@ -31,7 +31,7 @@ class EmbeddingFields(Schema):
 
     def keep_alive_seconds(self) -> float | None:
         """Raises BadRequestError."""
-        return read_keep_alive(None if self.keep_alive == "" else self.keep_alive)
+        return read_keep_alive(self.keep_alive)
 
 
 class EmbedRequest(EmbeddingFields):

@@ -88,12 +88,16 @@ async def copy(request: Request) -> Response:
 
 @router.delete("/delete", openapi_extra=documented(DeleteRequest))
 async def delete(request: Request) -> Response:
-    """A loaded model is unloaded; a reply that still runs has its file until it ends."""
+    """A loaded model is unloaded, unless it was loaded under another name of the same file; a reply that still runs has
+    its file until it ends."""
     body, _ = await read_body(request, DeleteRequest)
     manager, name = service_of(request).manager, body.wanted()
     await asyncio.to_thread(manager.store.deletable, name)
     with suppress(ModelFileError):
-        await manager.unload(name)
+        stored = await manager.find(name)
+        loaded = manager.loaded_as(stored)
+        if loaded is None or loaded.name == stored.name:
+            await manager.unload(name)
     await asyncio.to_thread(manager.store.delete, name)
     return Response()
 

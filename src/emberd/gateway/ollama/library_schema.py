@@ -94,7 +94,12 @@ class CreateRequest(NamedModel):
         )
 
     def blob(self) -> str:
-        """The digest of the one file. Raises BadRequestError."""
+        """The digest of the one file, whose name means nothing. Raises BadRequestError."""
+        for name in self.files or ():
+            if set(name) & set("\\:\0") or set(name.split("/")) & {"", ".", ".."}:
+                raise BadRequestError(
+                    "'files': a name is not a path below the model's folder", "files"
+                )
         digests = list((self.files or {}).values())
         if len(digests) != 1:
             raise BadRequestError(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...models.loaded import LoadedModel
+from ..choice import chosen_tools, schema_paths
 from ..conversation import Conversation, plain_form
 from ..cutting import Cut, Ids, Messages, read_fitting
 from ..service import PromptIds
@@ -46,10 +47,17 @@ def chat_prompt(model: LoadedModel, body: ChatRequest, cut: Cut) -> PromptIds:
     """Raises BadRequestError. What `truncate` leaves out is counted in `cut`."""
     names = {c.id: c.function.name for m in body.messages for c in m.tool_calls or () if c.id}
     messages = [_message(message, names) for message in body.messages]
+    tools, forced = chosen_tools(body.tools, body.tool_choice)
 
     def read(kept: Messages) -> Ids:
         conversation = Conversation(
-            kept, body.tools or None, body.thinking(), constraint=body.constraint()
+            kept,
+            tools,
+            body.thinking(),
+            one_call=body.parallel_tool_calls is False,
+            constraint=body.constraint(),
+            forced=forced,
+            schema_paths=schema_paths(body.tools),
         )
         return conversation.read(model.text, body.model, model.context_length)
 

@@ -141,6 +141,7 @@ async def _start(
         options.stops(),
         options.num_ctx,
         priority=priority_of(caller, body),
+        task="chat" if isinstance(body, ChatRequest) else "generate",
         progress=body.stream is not False and bool(body.return_progress),
     )
     start = service_of(request).start(

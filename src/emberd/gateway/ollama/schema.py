@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from ...errors import BadRequestError
 from ...models.recipe import MAX_STOPS, is_go_template
@@ -74,7 +74,7 @@ class GeneratingFields(PriorityField, ProgressField):
 
     def keep_alive_seconds(self) -> float | None:
         """Raises BadRequestError."""
-        return read_keep_alive(None if self.keep_alive == "" else self.keep_alive)
+        return read_keep_alive(self.keep_alive)
 
     def thinking(self) -> ThinkingWish:
         """Unset is on where the model can think (OL-10). Raises BadRequestError."""
@@ -158,9 +158,18 @@ class Message(Schema):
     tool_call_id: Text | None = None
 
 
+def _listed(messages: Any) -> Any:
+    """null is a list without messages, as Go has it."""
+    return [] if messages is None else messages
+
+
 class ChatRequest(GeneratingFields):
-    messages: Annotated[list[Message], Field(max_length=MAX_MESSAGES), FIRST_FAULT]
+    messages: Annotated[
+        list[Message], Field(max_length=MAX_MESSAGES), FIRST_FAULT, BeforeValidator(_listed)
+    ]
     tools: list[dict[str, Any]] | None = None
+    tool_choice: Text | dict[str, Any] | None = None  # not Ollama's, nor is the next
+    parallel_tool_calls: Flag | None = None
     truncate: Flag | None = None
 
     def refuse_unserved(self) -> None:

@@ -15,10 +15,10 @@ from ...models.names import short_name
 from ...models.store import StoredModel
 from ..anthropic import describe as anthropic
 from ..body import ignored_header, refuse_ignored, shown_names
+from ..choice import chosen_tools, schema_paths
 from ..conversation import Conversation
 from ..routing import documented, read_body, service_of
 from ..service import PromptIds
-from .choice import chosen_tools, schema_paths
 from .messages import template_messages
 from .reasoning import reasoning_names, thinking_wish, unused_fields
 from .schema import ChatCompletionRequest, refuse_unserved_chat
@@ -78,7 +78,7 @@ async def list_models(request: Request) -> Response:
     stored = await asyncio.to_thread(service.manager.store.models)
     items = [_model(request, model) for model in stored]
     if anthropic.asked_for(request):
-        return JSONResponse(anthropic.listing(items))
+        return JSONResponse(anthropic.listing(items, request.query_params))
     return JSONResponse({"object": "list", "data": items})
 
 

@@ -1,12 +1,12 @@
-"""`tool_choice` of chat completions: which tools the model may call, and whether it must."""
+"""`tool_choice` in OpenAI's form: which tools the model may call, and whether it must."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...errors import BadRequestError
-from ..conversation import ForcedCalls
+from ..errors import BadRequestError
+from .conversation import ForcedCalls
 
 Json = dict[str, Any]
 PARAM = "tool_choice"
