@@ -25,7 +25,6 @@ const X_STRIDE = TILE_TOKENS / 4u;
 const W_STRIDE = TILE_ROWS / 4u;
 var<workgroup> tile_x: array<array<Word, RUNS * X_STRIDE>, 8>;
 var<workgroup> tile_w: array<array<Word, RUNS * W_STRIDE>, 8>;
-var<workgroup> slice_sums: array<vec4<f32>, select(1u, WG, SLICES > 1u)>;
 #include "include/${operand}.wgsl"
 #include "include/${finish}.wgsl"
 const W_ITEMS = TILE_ROWS * RUNS / W_UNITS;  // a unit, or two that share what they are decoded from
@@ -99,10 +98,20 @@ fn add_run(sums: Sums, run: u32, x: u32, t: u32) -> Sums {
   return Sums(a, add_cell(sums.b, w, cell + LANES_Y));
 }
 
+// A lane's sums for other slices to see, in the tile's memory when nobody reads weights there any more.
+const PLANE_WORDS = RUNS * W_STRIDE;
+
+fn show_slice(thread: u32, sums: vec4<f32>) {
+  tile_w[thread / PLANE_WORDS][thread % PLANE_WORDS] = bitcast<Word>(sums);
+}
+
 // What all slices have of a lane's four outputs of one token.
 fn slice_total(thread: u32) -> vec4<f32> {
   var total = vec4<f32>();
-  for (var s = 0u; s < SLICES; s++) { total += slice_sums[s * LANES + thread % LANES]; }
+  for (var s = 0u; s < SLICES; s++) {
+    let i = s * LANES + thread % LANES;
+    total += bitcast<vec4<f32>>(tile_w[i / PLANE_WORDS][i % PLANE_WORDS]);
+  }
   return total;
 }
 

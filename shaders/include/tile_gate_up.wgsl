@@ -35,7 +35,7 @@ fn keep_token(mine: vec4<f32>, n: u32, x: u32, t: u32, thread: u32) {
     put_token(mine, n, x, t);
     return;
   }
-  slice_sums[thread] = mine;
+  show_slice(thread, mine);
   workgroupBarrier();
   if (thread / LANES == n % SLICES) { put_token(slice_total(thread), n, x, t); }
   workgroupBarrier();

@@ -20,7 +20,7 @@ fn finish_token(mine: vec4<f32>, turn: u32, at: Place, row: u32, token: u32, thr
     store4(mine, at, row, token);
     return;
   }
-  slice_sums[thread] = mine;
+  show_slice(thread, mine);
   workgroupBarrier();
   if (thread / LANES == turn % SLICES) { store4(slice_total(thread), at, row, token); }
   workgroupBarrier();
@@ -36,6 +36,7 @@ fn finish(sums: mat4x4<f32>, turn: u32, at: Place, row: u32, token: u32, thread:
 fn finish_tile(sums: Sums, at: Place, x: u32, t: u32, thread: u32) {
   let row = at.first_row + x;
   let token = at.first_token + t;
+  if (SLICES > 1u) { workgroupBarrier(); }  // nobody reads the tile any more
   finish(sums.a, 0u, at, row, token, thread);
   if (GROUPS > 1u) { finish(sums.b, 4u, at, row, token + 4u * LANES_Y, thread); }
 }

@@ -49,6 +49,8 @@ class MatmulTile:
         # What a lane brings to the tile is written out in the kernel: four words of x, two runs of a weight row.
         assert self.tokens * 2 * self.runs <= 4 * self.workgroup, self
         assert self.rows * self.runs <= 2 * self.workgroup, self
+        # Slices add up in the memory of the tile's weights.
+        assert self.slices == 1 or self.workgroup <= 2 * self.runs * self.rows, self
 
     @property
     def workgroup(self) -> int:
@@ -58,7 +60,7 @@ class MatmulTile:
     def memory(self) -> int:
         """Bytes of workgroup memory, as `matmul.wgsl` lays it out for a type that needs all of it (Q2_K)."""
         cells = self.runs * (self.tokens // 4 + self.rows // 4)
-        return cells * (8 * 16 + 3 * 16) + 16 * (self.workgroup if self.slices > 1 else 1)
+        return cells * (8 * 16 + 3 * 16)
 
     def fits(self, device: Device, form: Tiled = "matmul") -> bool:
         # Rounding in the workgroup takes two words a lane beside the tile's memory, where subgroups do not do it.
