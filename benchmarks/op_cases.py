@@ -21,9 +21,6 @@ from emberd.verify.check import TOLERANCE, relative_error
 from kernel_case import Case, ModelShape, copies_of
 
 EPS = 1e-5
-INT8_ROUND = 1e-3
-"""One step of an int8 activation, here and there, where device and reference round a value differently."""
-
 
 MAX_SLOTS = 1 << 16
 """KV positions that a case may hold."""
@@ -70,7 +67,7 @@ def _norm(bench: Workbench, shape: ModelShape, tokens: int) -> Case:
         shape=f"{shape.name} {tokens}×{width}",
         chains=[[step]],
         check=lambda: relative_error(read_quantized(bench, step, out), expected),
-        tolerance=INT8_ROUND,
+        tolerance=TOLERANCE["int8_round"],
         nbytes=5 * tokens * width,
     )
 
@@ -90,7 +87,7 @@ def _activation(bench: Workbench, shape: ModelShape, tokens: int) -> Case:
         shape=f"{shape.name} {tokens}×{width}",
         chains=[[step]],
         check=lambda: relative_error(read_quantized(bench, step, out), expected),
-        tolerance=INT8_ROUND,
+        tolerance=TOLERANCE["int8_round"],
         nbytes=9 * tokens * width,
     )
 
@@ -239,7 +236,7 @@ def _decode(bench: Workbench, shape: ModelShape, rows: int, context: int) -> Cas
         shape=f"{shape.name} {rows} rows, context {context}",
         chains=chains,
         check=check,
-        tolerance=INT8_ROUND,
+        tolerance=TOLERANCE["int8_round"],
         nbytes=rows * context * kv_heads * dim * 4,
         ops=4 * rows * context * heads * dim,
     )
