@@ -5,6 +5,7 @@ Knows no device; who opens one says of what kind it is and how much memory it ha
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +24,8 @@ prefill is about a tenth faster with it."""
 
 CPU_SCORES = 1 << 18
 """Scores of attention that the CPU device makes at a time, about: 1 MiB, which stays in a core's cache."""
+
+_BLAS_BYTES = 36 << 20
 
 _SMALL, _MID = 8 << 30, 24 << 30  # bytes of the device up to which it is of that class
 
@@ -56,3 +59,15 @@ def gpu_tier(kind: str, memory: int | None) -> Tier:
         return "unknown"
     # A card sold with 8 or 24 GB tells a little less or more.
     return "small" if memory <= 1.1 * _SMALL else "mid" if memory <= 1.1 * _MID else "large"
+
+
+def num_cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def blas_bytes() -> int:
+    """What NumPy's BLAS keeps for its further threads once they have run: OpenBLAS, measured with two cores."""
+    return _BLAS_BYTES if num_cores() > 1 else 0

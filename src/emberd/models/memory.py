@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ..config import Config
-from ..hardware import CPU_SCORES, CPU_STEP_TOKENS, DEFAULTS, MAIN_MEMORY, Tier
+from ..hardware import CPU_SCORES, CPU_STEP_TOKENS, DEFAULTS, MAIN_MEMORY, Tier, blas_bytes
 from ..protocol import WorkerInfo
 from .facts import ModelFacts
 from .loaded import LoadedModel
@@ -84,11 +84,12 @@ def _fixed(facts: ModelFacts, config: Config, context: int, is_cpu: bool) -> int
 def cpu_step_bytes(facts: ModelFacts, config: Config, context: int) -> int:
     """What the arrays of the largest step take on the CPU device, which holds them while it runs."""
     if facts.is_encoder:
-        return 4 * max(config.max_batch_tokens, context) * facts.cpu_step_values
+        arrays = 4 * max(config.max_batch_tokens, context) * facts.cpu_step_values
+        return arrays + blas_bytes()
     tokens = min(config.max_batch_tokens, max(CPU_STEP_TOKENS, config.max_sequences))
     rows = (2 + _CPU_COUNTS) * config.max_sequences * facts.vocab_size
     places = context * facts.cpu_position_values
-    return 4 * (tokens * facts.cpu_step_values + 3 * CPU_SCORES + rows + places)
+    return 4 * (tokens * facts.cpu_step_values + 3 * CPU_SCORES + rows + places) + blas_bytes()
 
 
 def longest_context(facts: ModelFacts, config: Config) -> int:

@@ -22,11 +22,12 @@ from emberd.gguf.encoder import (
     NormTensors,
     open_encoder,
 )
+from emberd.hardware import num_cores
 from emberd.protocol import WorkerInfo, WorkerOptions
 
 from .encoder_ops import attention_encoder, gelu, layer_norm_add
 from .ops import F32, I32, matmul
-from .threads import BlasThreads, num_cores
+from .threads import BlasThreads
 from .weights import Decoder, check_memory
 
 

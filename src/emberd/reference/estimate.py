@@ -17,14 +17,13 @@ from emberd.gguf.extend import extended
 from emberd.gguf.model import ModelFile, ModelSpec
 from emberd.gguf.reader import GGUFFile
 from emberd.gguf.spec import open_model
-from emberd.hardware import DEVICE_SHARE
+from emberd.hardware import DEVICE_SHARE, blas_bytes, num_cores
 from emberd.protocol import WorkerOptions
 
 from .encoder import encoder_weight_bytes
 from .kv_cache import BLOCK_SIZE, DEFAULT_CONTEXT, cache_kind, kv_types, plan_cache, token_bytes
 from .ops import MAX_SCORES
 from .runner import step_tokens
-from .threads import num_cores
 from .weights import weight_bytes
 
 
@@ -52,7 +51,7 @@ def _decoder(model: ModelFile, question: MemoryQuestion) -> MemoryEstimate:
     spec = model.spec
     made = replace(
         _made(model, question, weight_bytes(model)),
-        scratch_bytes=_step_bytes(spec, options),
+        scratch_bytes=_step_bytes(spec, options) + blas_bytes(),
         scratch_token_bytes=_token_bytes(spec),
         optional_bytes=4 * options.max_sequences * spec.vocab_size,  # counts for penalties
         kv_token_bytes={kind: token_bytes(spec, kind) for kind in kv_types(spec)},
@@ -85,7 +84,7 @@ def _encoder(model: EncoderFile, question: MemoryQuestion) -> MemoryEstimate:
     tokens = max(options.max_batch_tokens, context)
     return replace(
         _made(model, question, encoder_weight_bytes(model)),
-        scratch_bytes=4 * tokens * (7 * spec.hidden_size + 2 * spec.ffn_size),
+        scratch_bytes=4 * tokens * (7 * spec.hidden_size + 2 * spec.ffn_size) + blas_bytes(),
         trained_context=spec.context_length,
         max_context=spec.context_length,
         default_context=context,

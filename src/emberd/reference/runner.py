@@ -18,7 +18,7 @@ from emberd.errors import ModelLoadError
 from emberd.gguf.extend import extended
 from emberd.gguf.rope import kv_layout
 from emberd.gguf.spec import open_model
-from emberd.hardware import CPU_STEP_TOKENS
+from emberd.hardware import CPU_STEP_TOKENS, num_cores
 from emberd.protocol import (
     FROM_LAST_STEP,
     Batch,
@@ -34,7 +34,7 @@ from emberd.protocol import (
 from .kv_cache import BLOCK_SIZE, KVCache, cache_kind, plan_cache
 from .ops import F32, kv_write, paged_attention
 from .sampling import SamplerState, logprobs, sample
-from .threads import BlasThreads, num_cores
+from .threads import BlasThreads
 from .transformer import Routing, hidden_states, layer_rope_tables, logits, output_norm
 from .weights import Weights, load_weights
 

@@ -8,13 +8,14 @@ changes, so the measurement is repeated now and then. It knows matrices and time
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
+
+from emberd.hardware import num_cores
 
 from .ops import F32, matmul
 
@@ -72,13 +73,6 @@ class BlasThreads:
             if seconds < best_time * MIN_GAIN:
                 best, best_time = count, seconds
         return best
-
-
-def num_cores() -> int:
-    """Cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def candidates(cores: int) -> list[int]:
