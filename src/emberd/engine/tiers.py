@@ -185,6 +185,10 @@ class Tiers:
         """Whether blocks of `owner` are not there before the next step."""
         return owner in self._awaited
 
+    def arrives(self, owner: object) -> bool:
+        """Whether blocks of `owner` are not written yet: they are by the next step, if it is not forgotten before."""
+        return owner in self._awaited or any(one.owner is owner for one in self._arriving)
+
     def forget(self, owner: object) -> None:
         """`owner` needs nothing from below any more, and its blocks are given up."""
         self._awaited.pop(owner, None)
