@@ -63,7 +63,7 @@ def test_k36_wrong_types_name_the_field(daemon: Daemon, route: str, field: str, 
 @pytest.mark.parametrize(
     "messages",
     [
-        *(None, "hi", {}, [1]),
+        *("hi", {}, [1]),
         [{"content": "no role"}],
         [{"role": "king", "content": "x"}],
         [{"role": "user", "content": 5}],
@@ -77,15 +77,17 @@ def test_k36_bad_messages(daemon: Daemon, route: str, messages: Any) -> None:
 
 
 def test_k36_missing_fields(daemon: Daemon) -> None:
-    """K36: no messages, empty ones, no prompt, no model. Empty messages are a load request to Ollama."""
+    """K36: no messages, empty ones, no prompt, no model. Empty messages, and Go's null for them, load to Ollama."""
     assert "messages" in refused(daemon.http, CHAT, {"model": "script"})
+    assert "messages" in refused(daemon.http, CHAT, {"model": "script", "messages": None})
     assert "messages" in refused(daemon.http, CHAT, {"model": "script", "messages": []})
     assert "messages" in refused(daemon.http, OLLAMA_CHAT, {"model": "script"})
     assert "prompt" in refused(daemon.http, COMPLETION, {"model": "script"})
     for route in ROUTES:
         assert "model" in refused(daemon.http, route, {"prompt": "x", "messages": []})
-    loaded = daemon.http.post(OLLAMA_CHAT, json={"model": "script", "messages": []})
-    assert loaded.json()["done_reason"] == "load"
+    for empty in ([], None):
+        loaded = daemon.http.post(OLLAMA_CHAT, json={"model": "script", "messages": empty})
+        assert loaded.json()["done_reason"] == "load"
 
 
 @pytest.mark.parametrize("route", [COMPLETION, OLLAMA_GENERATE])

@@ -250,3 +250,16 @@ def test_replies_are_spared_but_for_those_of_a_worse_class(
         assert percentile(chunks, 90) <= 15
     else:
         assert chunks[1] == 511 and len(chunks) <= 12000 / 511 + 6
+
+
+def test_any_number_of_replies_may_follow_any_other(rng: np.random.Generator) -> None:
+    """Also as many as the step that half as large a size is known of."""
+    for _ in range(20):
+        pace = Pace(0.5, 512)
+        for _ in range(300):
+            replies = int(rng.integers(1, 41))
+            tokens = pace.budget(replies, 1.0, 1000, 1000)
+            assert 0 <= tokens <= 512 - replies
+            for prompts in (0, int(rng.integers(1, 20)), tokens):
+                seconds = 0.01 + 1e-4 * prompts * float(rng.random())
+                pace.note(Mix(replies, prompts, seconds))

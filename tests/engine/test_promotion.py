@@ -119,3 +119,26 @@ def test_one_that_needs_what_comes_up_waits_for_it(
     site.run(other)
     assert site.cached["again"] == 60 and site.cached["other"] == 48
     assert site.tiers.counts.promoted == first == sum(parts)
+
+
+@depths
+def test_who_goes_before_the_last_part_is_written_publishes_nothing(
+    rng: np.random.Generator, make_site: MakeSite, steps_in_flight: int
+) -> None:
+    """Another may push it out in the schedule that asks for the last blocks, which are not written then."""
+    site, known, parts = make_site(steps_in_flight)
+    reply(rng, site, 60)
+    site.engine.add(again(known, "gone"))
+    while not parts:
+        site.step()
+    gone = site.engine._sequences["gone"]
+    while site.tiers.awaits(gone):
+        site.tiers.let_arrive(beside_replies=False)
+    table = list(gone.block_table)
+    assert site.tiers.arrives(gone)
+    site.engine.preempt("gone")
+    written = sum(parts)
+    pool = site.engine._scheduler.blocks.prefixes
+    assert sum(block in pool for block in table) <= written
+    assert site.run(again(known, "next")) == [60]
+    assert tuple(site.token_ids["gone"]) == tuple(site.token_ids["next"]) == lone_run(known)[0]

@@ -244,3 +244,16 @@ def test_a_plan_has_one_dispatch_less_for_each_pair(
     assert len(apart) - len(together) == 2
     software = limited(device, info=replace(device.info, kind="CPU"))
     assert not any(step.kernel.key.second for step in layers_of(software, path, tokens))
+
+
+def test_one_bias_of_two_is_two_dispatches(kernels: Kernels, rng: np.random.Generator) -> None:
+    device, x = kernels.device, rng.standard_normal((1, 256), np.float32)
+    table = replace(NARROW, paired=True)
+    bias = device.upload(rng.standard_normal(21, np.float32))
+    members = []
+    for kind, rows, added in ((Q4_K, 43, None), (Q6_K, 21, bias)):
+        weight = upload_matrix(device, [(random_rows(rng, rows, 256, kind), kind)])
+        members.append(Member(weight, added, device.empty((1, rows)), 0))
+    q8, _ = quantized(device, x)
+    count = device.upload(np.array([1], np.uint32))
+    assert len(matmul_pair(kernels, *members, q8, rows=1, count=count, table=table)) == 2

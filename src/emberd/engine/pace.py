@@ -144,7 +144,7 @@ class Pace:
             return known
         alone, half = self._alone[replies], self._mixed.get((replies, size // 2))
         expected = alone + self._prompts.get(size, math.inf)
-        if half is None:
+        if half is None or size // 2 <= num_replies:  # of fewer replies: nothing to grow from
             return expected
         growth = (size - num_replies) / (size // 2 - num_replies)
         return min(expected, alone + max(0.0, half - alone) * growth)

@@ -119,7 +119,7 @@ class Scheduler:
         """Prompt tokens beside `rows` of replies. Replies of a worse class than a prompt's are not spared."""
         if self._pace is None or not rows:
             return most
-        prefilling = [one for one in self.running if one.is_prefilling]
+        prefilling = [one for one in self.running if one.is_prefilling and not self._awaits(one)]
         if not prefilling:
             return 0
         best = min(_rank(row.sequence)[0] for row in rows)
@@ -131,7 +131,8 @@ class Scheduler:
         )
         num_replies = sum(_rank(row.sequence)[0] == best for row in rows)
         num_waiting = sum(one.num_uncomputed_tokens for one in prefilling)
-        longest = max(one.num_tokens - (one.num_cached_tokens or 0) for one in prefilling)
+        equals = [one for one in prefilling if _rank(one)[0] <= best] or prefilling
+        longest = max(one.num_tokens - (one.num_cached_tokens or 0) for one in equals)
         budget = self._pace.budget(num_decode, num_prompts / num_replies, num_waiting, longest)
         return min(most, max(better, budget))
 
@@ -246,9 +247,13 @@ class Scheduler:
         """Whether blocks of its beginning are still on their way from a tier."""
         return self._tiers is not None and self._tiers.awaits(sequence)
 
+    def _arrives(self, sequence: Sequence) -> bool:
+        """Whether such blocks are not written yet, if they are by the next step."""
+        return self._tiers is not None and self._tiers.arrives(sequence)
+
     def _publish(self, sequence: Sequence) -> None:
-        if self._awaits(sequence):
-            return
+        if self._arrives(sequence):
+            return  # preempted before the next step, it would leave others keys of what was never written
         for place in publish(sequence, self.blocks):
             assert sequence.keys is not None
             self._paths.note(sequence.keys, place, sequence.request_id)
@@ -283,7 +288,7 @@ class Scheduler:
         key = sequence.keys.first(place + 1)[place]
         for other in self.running:
             if (
-                other.is_prefilling
+                (other.is_prefilling or self._arrives(other))
                 and other.keys is not None
                 and other.num_published_blocks <= place < len(other.token_ids) // size
                 and other.keys.first(place + 1)[place] == key

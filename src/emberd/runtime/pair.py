@@ -106,11 +106,12 @@ def matmul_pair(
 def paired(kernels: Kernels, first: Dispatch, second: Dispatch) -> Dispatch | None:
     """One dispatch whose first workgroups are those of `first` and whose others those of `second`.
 
-    Their kernels differ in the weights' type at most. None where their grids differ in y or go on in z, or the device
-    allows fewer bindings or workgroups a side.
+    None where their kernels differ in more than the weights' type (one has a bias), their grids differ in y or go on
+    in z, or the device allows fewer bindings or workgroups a side.
     """
     ours, theirs, device = first.kernel, second.kernel, kernels.device
-    assert _but_for_weights(ours.key) == _but_for_weights(theirs.key), (ours.key, theirs.key)
+    if _but_for_weights(ours.key) != _but_for_weights(theirs.key):
+        return None
     (width, *rest), (more, *others) = first.grid, second.grid
     known = dict(zip(ours.bindings, first.tensors, strict=True))
     members = dict(zip(theirs.bindings, second.tensors, strict=True))
