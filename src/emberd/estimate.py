@@ -65,8 +65,15 @@ class MemoryEstimate:
 
     def with_draft(self, draft: MemoryEstimate, kv_bytes: int) -> MemoryEstimate:
         """Of a model together with its draft, of which each token of the context takes a place too; `kv_bytes`: of the
-        draft."""
+        draft. What the draft is refused for, both are."""
         kinds = {kind: draft.kv_token_bytes.get(kind) for kind in self.kv_token_bytes}
+        bindings = {
+            kind: tokens
+            for kind, tokens in draft.kv_binding_tokens.items()
+            if tokens < draft.max_context
+        }
+        refused = bool(draft.refusal) and not self.refusal
+        told = [self.lowered, f"of the draft, {draft.lowered}" if draft.lowered else ""]
         return replace(
             self,
             largest=max(self.largest, draft.largest, key=lambda matrix: matrix.nbytes),
@@ -78,7 +85,14 @@ class MemoryEstimate:
             kv_token_bytes={
                 kind: self.kv_token_bytes[kind] + size for kind, size in kinds.items() if size
             },
-            kv_bytes=self.kv_bytes + kv_bytes,
+            kv_binding_tokens={
+                kind: min(self.kv_binding_tokens.get(kind, self.max_context), tokens)
+                for kind, tokens in (dict(self.kv_binding_tokens) | bindings).items()
+            },
+            kv_bytes=0 if refused else self.kv_bytes + kv_bytes,
+            context_length=0 if refused else self.context_length,
+            refusal=f"--draft: {draft.refusal}" if refused else self.refusal,
+            lowered="; ".join(filter(None, told)),
         )
 
     def scratch(self, context_length: int) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from emberd.engine import Engine
-from emberd.engine.draft_model import DraftModel
+from emberd.engine.draft_model import CATCH_UP, DraftModel
 from emberd.engine.speculation import (
     ASKED_TOKENS,
     FIRST_REST,
@@ -117,7 +117,7 @@ def test_no_token_is_another_for_it(rng: np.random.Generator, steps_in_flight: i
         draft = draft_of(
             num_blocks=num_blocks,
             max_sequences=int(rng.integers(1, 17)),
-            max_batch_tokens=int(rng.integers(1, 40)),
+            max_batch_tokens=int(rng.integers(1, 160)),
             context_length=int(rng.integers(100, 200)),
             num_tokens=int(rng.choice([VOCABULARY, VOCABULARY - 2])),
             **sizes,
@@ -157,6 +157,28 @@ def test_no_token_is_another_for_it(rng: np.random.Generator, steps_in_flight: i
         assert engine.step().num_free_blocks == runner.num_blocks
         assert draft.blocks.num_free == num_blocks, "the draft model keeps blocks of what has ended"
     assert num_right > 25 and num_preempted, "guesses and preemption were meant to come"
+
+
+def test_replies_wait_for_a_part_of_a_long_prompt_and_for_none_that_does_not_pay(
+    rng: np.random.Generator,
+) -> None:
+    """Two prompts that would fit in one step of the draft; then one whose reply is over too soon."""
+    sizes: dict[str, Any] = {"num_blocks": 400, "max_batch_tokens": 700, "context_length": 700}
+    runner, beside = ScriptedRunner(**sizes), ScriptedRunner(goes_back=True, **sizes)
+    draft = DraftModel(beside, VOCABULARY)
+    engine = Engine(runner, clock=itertools.count().__next__, draft=draft)
+
+    def requests(count: int, max_tokens: int) -> list[GenerateRequest]:
+        params = SamplingParams(max_tokens=max_tokens)
+        prompts = rng.integers(0, VOCABULARY, (count, 2 * CATCH_UP + 40)).tolist()
+        return [GenerateRequest(f"r{n}", tuple(one), params) for n, one in enumerate(prompts)]
+
+    found = run_all(engine, requests(2, 50))
+    assert all(right > 10 for _, _, _, right in found.values())
+    assert CATCH_UP <= max(batch.num_tokens for batch in beside.batches) < CATCH_UP + 40
+    before = len(beside.batches)
+    run_all(engine, requests(1, FIRST_REST + 4))
+    assert len(beside.batches) == before
 
 
 @pytest.mark.parametrize("salt", ["", None])

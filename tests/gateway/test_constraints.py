@@ -398,6 +398,14 @@ def test_one_tool_that_cannot_be_enforced_does_not_concern_the_others(
     )
 
 
+@pytest.mark.parametrize("model", ["hermes", "thinks"])
+def test_beside_a_strict_tool_what_is_left_out_of_others_is_listed(ask: Ask, model: str) -> None:
+    tools = [function("g", strict=True), function("f", parameters=LOOSE)]
+    asked = ask(CHAT, {"tools": tools}, model)
+    assert asked.grammar
+    assert asked.headers["x-emberd-ignored"] == "tools.f.not, tools.f.minProperties"
+
+
 def test_strict_tools_are_held_to_their_schema_where_the_model_calls_them_oc11(
     ask: Ask, player: Player
 ) -> None:

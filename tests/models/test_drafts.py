@@ -9,9 +9,9 @@ import pytest
 
 from emberd.config import Config
 from emberd.errors import ConfigError
-from emberd.models.drafts import find_draft
+from emberd.models.drafts import check_drafts, find_draft
 from emberd.models.facts import read_facts
-from emberd.models.memory import need_of
+from emberd.models.memory import cpu_step_bytes, need_of, taken
 from site_fakes import Site, run, write_model
 from tiny_encoder import encoder_model
 from tiny_gguf import random_model
@@ -80,6 +80,51 @@ def test_a_draft_that_is_not_there_is_said_by_name(site: Site) -> None:
     config = replace(site.config, draft=(("*", "nowhere"),))
     with pytest.raises(ConfigError, match="--draft: 'nowhere'"):
         find_draft(site.store.find("one"), config, site.store)
+
+
+@pytest.mark.parametrize("target", ["/no/such/small.gguf", "~nosuchuser/small.gguf", "x" * 5000])
+def test_a_path_that_is_not_there_is_told_whole_at_the_start_only(site: Site, target: str) -> None:
+    config = replace(site.config, draft=(("*", target),))
+    with pytest.raises(ConfigError) as started:
+        check_drafts(config, site.store)
+    with pytest.raises(ConfigError) as asked:
+        find_draft(site.store.find("one"), config, site.store)
+    name = target.rpartition("/")[2]
+    assert f"'{target}'" in started.value.message
+    assert f"--draft: '{name[:64]}'" in asked.value.message and "/" not in asked.value.message
+
+
+def test_every_draft_of_the_settings_is_looked_at_when_the_daemon_starts(
+    site: Site, tmp_path: Path
+) -> None:
+    check_drafts(replace(site.config, draft=(("one", "small"), ("*", "two"))), site.store)
+    encoder_model(tmp_path / "models" / "encoder.gguf")
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
+    for target, said in [
+        ("nowhere", "neither a model"),
+        ("encoder", "makes embeddings"),
+        (str(tmp_path / "broken.gguf"), "--draft: "),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            check_drafts(
+                replace(site.config, draft=(("one", "small"), ("odd*", target))), site.store
+            )
+
+
+def test_steps_of_a_draft_on_the_cpu_count_in_what_is_used(site: Site) -> None:
+    async def used(name: str, draft: str) -> int:
+        model = await site.manager.acquire(name)
+        info = site.workers[-1].info = replace(model.info, tier="cpu", draft=draft)
+        facts = [model.stored.facts, *([site.store.find("small").facts] if draft else [])]
+        steps = sum(cpu_step_bytes(one, site.config, info.context_length) for one in facts)
+        assert site.manager._room._used([[model]]) == taken(info) + steps
+        return steps
+
+    async def work() -> None:
+        assert await used("one", "small.gguf") > await used("two", "")
+        await site.manager.close()
+
+    run(work())
 
 
 @pytest.mark.parametrize("tier", ["cpu", "mid"])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from datetime import timedelta, timezone
 from pathlib import Path
 
 import pytest
 
 from emberd.errors import BadRequestError, ConfigError, ModelFileError, ModelNotFoundError
-from emberd.models.facts import ModelFacts, content_digest, read_facts, size_label
+from emberd.models.facts import ModelFacts, content_digest, file_marks, read_facts, size_label
 from emberd.models.names import full_name, name_key, short_name
 from emberd.models.store import ModelStore
 from tiny_gguf import random_model
@@ -54,6 +55,23 @@ def test_newest_first(store: ModelStore) -> None:
     newest = store.models_dir / "beta" / "q8.gguf"
     os.utime(newest, (4e9, 4e9))
     assert store.models()[0].name == "beta:q8"
+
+
+@pytest.mark.parametrize("seconds", [1e15, -1e15])
+def test_a_time_that_no_date_holds_hides_no_model(
+    store: ModelStore, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    def marks(path: Path) -> tuple[tuple[int, int], ...]:
+        ((size, modified),) = file_marks(path)
+        return ((size, int(seconds * 1e9) if path.name == "q8.gguf" else modified),)
+
+    monkeypatch.setattr("emberd.models.store.file_marks", marks)
+    listed = [model.name for model in store.models()]
+    assert len(listed) == 4 and listed[0 if seconds > 0 else -1] == "beta:q8"
+    assert store.find("beta:q8").modified.astimezone(timezone(timedelta(hours=14))).year in (
+        9999,
+        1970,
+    )
 
 
 @pytest.mark.parametrize(

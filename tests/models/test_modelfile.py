@@ -47,6 +47,15 @@ def test_a_text_goes_to_the_end_of_its_line() -> None:
     assert (read.base, read.recipe.system) == ("a/b:c", "You are a pirate. # not a comment")
 
 
+def test_a_tab_parts_words_as_a_blank_does() -> None:
+    read = parse_modelfile(
+        'FROM\tx\nPARAMETER\tnum_gpu\t99\nPARAMETER num_ctx\t\t4096\nMESSAGE user\t"hi"\n'
+    )
+    assert read.ignored == ("num_gpu",)
+    assert dict(read.recipe.parameters) == {"num_ctx": 4096}
+    assert read.recipe.messages == (("user", "hi"),)
+
+
 @pytest.mark.parametrize("text", [MARIO, "FROM x", "FROM x\nPARAMETER top_p 0.333333"])
 def test_what_is_written_reads_as_the_same(text: str) -> None:
     read = parse_modelfile(text)

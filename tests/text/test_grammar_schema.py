@@ -98,6 +98,8 @@ LOOP = {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}
         ({"minItems": 1.5}, "schema.minItems"),
         ({"maximum": "5"}, "schema.maximum"),
         ({"maximum": 1e300}, "schema.maximum"),
+        ({"enum": [1, 10**400]}, "schema.enum"),
+        ({"minLength": 10**400}, "schema.minLength"),
         ({"multipleOf": 0}, "schema.multipleOf"),
         ({"multipleOf": 12345}, "schema.multipleOf"),
         ({"allOf": [{"multipleOf": 97}, {"multipleOf": 0.107}]}, "schema"),
@@ -146,6 +148,8 @@ TEXT: Json = {"type": "string"}
         ("oneOf", {"oneOf": [TEXT, {"const": "a"}]}, {"allOf": [{"anyOf": [TEXT, {"const": "a"}]}]}),
         ("properties", {"properties": 5, "additionalProperties": False, "required": ["a"]}, {"required": ["a"]}),
         ("items", {"items": [5], "additionalItems": TEXT}, {}),
+        ("type", {"oneOf": [{"type": 5}, {"type": ["null", {}]}]}, {"allOf": [{"anyOf": [{}, {}]}]}),
+        ("maximum", {"type": "number", "maximum": 10**400}, {"type": "number"}),
     ],
 )  # fmt: skip
 def test_relaxed_a_keyword_that_cannot_be_enforced_is_left_out(

@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 from drafted import by_engine, repeating
+from emberd.config import Config
 from emberd.engine.draft_model import DraftModel
 from emberd.errors import ModelLoadError
-from emberd.estimate import MemoryQuestion
+from emberd.estimate import MemoryEstimate, MemoryQuestion
+from emberd.models.fit import judge
 from emberd.protocol import GenerateRequest, Runner, SamplingParams, WorkerOptions
 from emberd.reference.runner import CpuRunner
 from emberd.worker.client import WorkerClient
-from emberd.worker.draft import load_draft, parted
+from emberd.worker.draft import estimate_with_draft, load_draft, parted
 from emberd.worker.process import estimate_memory, load_runner
 from tiny_encoder import encoder_model
 from tiny_gguf import byte_vocab, random_model
@@ -117,6 +119,38 @@ def test_a_draft_that_has_no_q8_cache_is_named(options: WorkerOptions, tmp_path:
     asked = replace(options, draft_path=str(draft), kv_type="q8_0")
     with pytest.raises(ModelLoadError, match=r"--draft: .*q8_0"):
         parted(asked, estimate_memory)
+
+
+def test_auto_takes_a_kv_type_that_both_can_have(options: WorkerOptions, tmp_path: Path) -> None:
+    tight = replace(options, kv_type="auto", kv_memory=1 << 18)  # too little for the context in f32
+    assert estimate_memory(MemoryQuestion(tight)).kv_type == "q8_0"
+    odd = replace(tight, draft_path=str(small(tmp_path / "odd.gguf", head_dim=48)))
+    told = estimate_memory(MemoryQuestion(odd))
+    assert (told.kv_type, list(told.kv_token_bytes)) == ("f32", ["f32"])
+    runner, beside, _ = loaded(odd)
+    assert runner.info().kv_type == beside.info().kv_type == "f32"
+
+
+def test_what_the_draft_is_refused_for_is_refused_of_both(options: WorkerOptions) -> None:
+    """The draft is asked about as it would be loaded; here its device has no binding for its cache."""
+    asked: list[WorkerOptions] = []
+
+    def estimate(question: MemoryQuestion) -> MemoryEstimate:
+        made = estimate_memory(question)
+        if question.options.model_path != options.draft_path:
+            return made
+        asked.append(question.options)
+        small = {"kv_binding_tokens": dict.fromkeys(made.kv_token_bytes, 64)}
+        return replace(made, **small, refusal="a context needs more", lowered="sequences 12 -> 3")
+
+    told = estimate_with_draft(MemoryQuestion(options), estimate)
+    assert told.refusal == "--draft: a context needs more" and "sequences 12 -> 3" in told.lowered
+    assert (told.context_length, told.kv_bytes) == (0, 0)
+    runner, beside, _ = loaded(options)
+    assert asked[-1].context_length == runner.info().context_length
+    assert 0 <= asked[-1].kv_memory - beside.info().kv_bytes < 16 * told.kv_token_bytes["f32"]
+    fit = judge(told, Config(ctx=256))
+    assert fit.verdict == "fits with a smaller context" and fit.largest["f32"] == 64
 
 
 def test_a_worker_serves_with_its_draft_and_tells_of_it(options: WorkerOptions) -> None:

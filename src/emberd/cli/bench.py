@@ -13,7 +13,7 @@ from .. import __version__
 from ..config import Config
 from ..errors import BadRequestError, ConfigError
 from ..protocol import EncoderRunner, WorkerOptions
-from .local import model_path
+from .local import model_and_draft
 from .output import print_table, size_words
 from .settings import with_settings
 
@@ -48,15 +48,13 @@ def bench(
     """
     from ..bench import Workload, longest, measure
     from ..gguf.spec import open_model
-    from ..models.drafts import draft_path
     from ..worker.process import load_runners
 
     workload = Workload(_numbers(streams), prompt_tokens, new_tokens)
-    path = model_path(config, model)
+    path, draft = model_and_draft(config, model)
     opened = open_model(path)
     vocab_size = opened.spec.vocab_size
     opened.close()
-    draft = draft_path(config, model, path, lambda name: model_path(config, name))
     options = WorkerOptions(
         model_path=str(path),
         device=config.device,

@@ -66,7 +66,8 @@ def _of_prompt(prompt: Json, one_of_many: bool) -> Iterator[str]:
 _WITHOUT_NEAREST = {
     "off": "takes no part in the prefix cache: cache_prompt is false, or log-probabilities of it were asked for",
     "new": "no prompt that is remembered begins with its first token",
-    "withheld": "where it parts from a request of another key is told to keys with the scope manage",
+    "withheld": "where it parts from a request of another key, or from one that is no longer kept, is told to "
+    "keys with the scope manage",
 }
 
 

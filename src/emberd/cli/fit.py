@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..config import Config
-from .local import model_path
+from .local import model_and_draft
 from .models import ModelArgument
 from .output import JsonOption, print_json, print_table, size_words
 from .settings import with_settings
@@ -41,12 +41,10 @@ def fit(config: Config, model: ModelArgument, json: JsonOption = False) -> None:
     Reads the file's header and asks the device for its limits; nothing is loaded. `GET /api/fit` of a running
     daemon tells the same, measured where the model is loaded.
     """
-    from ..models.drafts import draft_path
     from ..models.fit import judge, question_of
     from ..worker.client import WorkerClient
 
-    path = model_path(config, model)
-    draft = draft_path(config, model, path, lambda name: model_path(config, name))
+    path, draft = model_and_draft(config, model)
     made = asyncio.run(WorkerClient.estimate(question_of(config, path, draft)))
     told = judge(made, config).description()
     if json:

@@ -8,7 +8,7 @@ import logging
 from .. import __version__, logs
 from ..config import Config
 from ..keys import readable_by_others
-from ..models.drafts import find_draft
+from ..models.drafts import check_drafts
 from ..models.names import short_name
 from ..models.store import ModelStore
 from .settings import with_settings
@@ -30,9 +30,8 @@ def serve(config: Config) -> None:
     store.pulled.tidy()
     names = [store.register(entry) for entry in config.models]
     for name in names:
-        find_draft(
-            store.find(name), config, store
-        )  # a file that cannot be served is said now, not by the first request
+        store.find(name)  # a file that cannot be served is said now, not by the first request
+    check_drafts(config, store)
     if config.device not in ("auto", "cpu"):
         from ..runtime.device import choose_adapter
 

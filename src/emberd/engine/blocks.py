@@ -134,6 +134,14 @@ class BlockManager:
         self._let_go(block)
         return True
 
+    def unpublish(self, keys: Iterable[Key]) -> None:
+        """Let nobody find these blocks any more, with which all behind them are told. Tables that hold them keep
+        them."""
+        for key in keys:
+            block = self.prefixes.drop(key)
+            if block is not None and self._references[block] == 0:
+                self._free.append(block)
+
     def release(self, block_table: list[int]) -> None:
         """Give up every block of `block_table` and empty it; the last one first, so that it is the first to go."""
         for block in reversed(block_table):

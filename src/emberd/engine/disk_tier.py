@@ -103,6 +103,16 @@ class DiskTier:
                     self._read, key, self._order.parent(key), self._writing.get(key)
                 )
 
+    def parents(self) -> dict[Key, Key | None]:
+        """Of every key, that of the block before it."""
+        return self._order.parents()
+
+    def drop(self, key: Key) -> None:
+        """Remove a block, if it is here, also while it is read or written."""
+        self._reading.pop(key, None)
+        if key in self._order:
+            self._remove(key)
+
     def is_fetching(self, key: Key) -> bool:
         return key in self._reading
 
@@ -148,10 +158,12 @@ class DiskTier:
                 self._other_bytes -= stored.nbytes
                 self._writer.submit(remove_block, stored)
                 continue
-            key = self._order.first()
-            parent = self._order.parent(key)
-            self._order.remove(key)
-            self._writer.submit(self._files.remove, key, parent)  # behind its write
+            self._remove(self._order.first())
+
+    def _remove(self, key: Key) -> None:
+        parent = self._order.parent(key)
+        self._order.remove(key)
+        self._writer.submit(self._files.remove, key, parent)  # behind its write
 
     def _forget(self, key: Key) -> None:
         if key in self._order:

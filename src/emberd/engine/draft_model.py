@@ -22,6 +22,9 @@ from .speculation import FIRST_REST
 REACH = 32
 """Tokens that a sequence may be ahead, to be guessed at once: they are run with the first guess."""
 
+CATCH_UP = 128
+"""Tokens that are run in one schedule for sequences that are further ahead; all replies wait for them."""
+
 
 @dataclass(slots=True)
 class _Follower:
@@ -70,10 +73,12 @@ class DraftModel:
         self._in_flight: deque[list[Row]] = deque()
 
     def follow(self, sequences: Iterable[Sequence]) -> None:
-        """Run what those that want guesses are ahead by, one step's worth in all, and tell each whether it is near."""
+        """Run what those that want guesses are ahead by, a bounded part of it in all, and tell each whether it is near.
+        One that would have half of its coming tokens before it is reached is followed no more."""
         wanting = [one for one in sequences if one.speculation and one.speculation.wants_draft]
         self._wanting = {one.request_id for one in wanting}
-        budget, rows = self._runner.max_batch_tokens, []
+        most = budget = min(CATCH_UP, self._runner.max_batch_tokens)
+        rows = []
         for sequence in wanting:
             assert sequence.speculation is not None
             follower = self._follower_of(sequence)
@@ -83,6 +88,10 @@ class DraftModel:
             ahead = follower.num_uncomputed - 1
             if ahead < self._reach:
                 sequence.speculation.follow(True)
+                continue
+            if 2 * -(-ahead // most) > sequence.max_length - len(sequence.token_ids):
+                sequence.speculation.give_up_draft()
+                self.forget(sequence)
                 continue
             sequence.speculation.follow(False)
             if count := min(ahead, budget):

@@ -29,6 +29,7 @@ from emberd.protocol import (
 
 from .batch import BatchBuilder
 from .blocks import BlockManager
+from .distrust import distrust
 from .draft_model import DraftModel
 from .grammar import GrammarError, Grammars
 from .pace import GPU_LEAST, Pace
@@ -272,6 +273,7 @@ class Engine:
         if sequence.speculation is not None:
             sequence.speculation.took(now, len(sampled), len(row.drafted))
         if sampled[-1] < 0:
+            distrust(sequence, self._scheduler.running, self._blocks, self._tiers)
             self._fail(sequence, NOT_FINITE)
             return
         try:

@@ -29,6 +29,10 @@ class LeafOrder:
     def parent(self, key: Key) -> Key | None:
         return self._entries[key][0]
 
+    def parents(self) -> dict[Key, Key | None]:
+        """Of every key, that of the block before it."""
+        return {key: parent for key, (parent, _) in self._entries.items()}
+
     def add(self, key: Key, parent: Key | None) -> None:
         assert key not in self._entries
         self._entries[key] = parent, 0

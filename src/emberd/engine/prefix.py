@@ -130,13 +130,25 @@ class PrefixCache:
         del self._block_of[key]
         return Published(block, key, parent)
 
+    def drop(self, key: Key) -> int | None:
+        """Forget a block that is not to be found any more, nor any behind it; None: it is not here."""
+        block = self._block_of.pop(key, None)
+        if block is not None:
+            del self._key_of[block]
+            self._idle.pop(block, None)
+        return block
+
+    def parents(self) -> dict[Key, Key | None]:
+        """Of every key, that of the block before it."""
+        return dict(self._key_of.values())
+
     def next_to_go(self, count: int) -> list[Published]:
         """The idle blocks that `evict` gives next, at most so many."""
         return [Published(block, *self._key_of[block]) for block in islice(self._idle, count)]
 
     def shape(self) -> PrefixShape:
         """Looks at every block."""
-        parent_of = dict(self._key_of.values())
+        parent_of = self.parents()
         depths: dict[Key, int] = {}
         for key in parent_of:
             path = []

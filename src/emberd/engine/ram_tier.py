@@ -31,6 +31,17 @@ class RamTier:
     def parent(self, key: Key) -> Key | None:
         return self._order.parent(key)
 
+    def parents(self) -> dict[Key, Key | None]:
+        """Of every key, that of the block before it."""
+        return self._order.parents()
+
+    def drop(self, key: Key) -> None:
+        """Forget a block, if it is here."""
+        data = self._data.pop(key, None)
+        if data is not None:
+            self._order.remove(key)
+            self.nbytes -= data.nbytes
+
     def use(self, key: Key) -> None:
         """It is not the next to go."""
         self._order.use(key)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from collections.abc import Sequence as Sequences
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -200,6 +201,22 @@ class Tiers:
         if self._fetcher is owner:
             self._fetcher = None
             self._fetched.clear()
+
+    def parents(self) -> dict[Key, Key | None]:
+        """Of every block below, the key of the one before it. Waits for the copies under way."""
+        self._land(everything=True)
+        below = self.ram.parents()
+        return below if self.disk is None else self.disk.parents() | below
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        """Keep nothing of these blocks, with which all behind them are told. Call it between two steps."""
+        self._land(everything=True)
+        for key in keys:
+            self._unsaved.pop(key, None)
+            self._fetched.pop(key, None)
+            self.ram.drop(key)
+            if self.disk is not None:
+                self.disk.drop(key)
 
     def move(self) -> None:
         """Submit the copies that the last schedule asked for. Call it between a schedule and its submit."""

@@ -39,7 +39,7 @@ ROUTES: dict[str, tuple[str, ...]] = {
         "POST /detokenize",
         "POST /apply-template",
         "POST /infill",
-        "GET /api/requests/*",  # one's own; those of others need `manage`
+        "GET /api/requests/*",  # one's own; those of others need `manage` too
         "DELETE /api/requests/*",  # as well
     ),
     "list": (

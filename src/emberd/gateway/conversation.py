@@ -164,7 +164,7 @@ class Conversation:
             )
         else:
             return form
-        return bound(form, rules, model.tokenizer)
+        return _with_unheld(bound(form, rules, model.tokenizer), functions)
 
     def _calls(
         self, rules: Rules, form: ReplyFormat, template: str, functions: Sequence[Function]

@@ -29,7 +29,7 @@ from ..text.fill import FillTokens, fill_ids, fill_tokens
 from ..text.lengths import refuse_overlong
 from ..text.template import ChatTemplate, render_to_ids
 from ..text.tokenizer import Tokenizer
-from .facts import sampling_hints
+from .facts import ModelFacts, sampling_hints
 from .names import short_name
 from .recipe import PLAIN, Recipe
 from .store import StoredModel
@@ -160,6 +160,9 @@ class LoadedModel:
     keep_alive: float  # seconds after the last reply; inf: for ever
     active: int = 0
     last_used: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    draft: ModelFacts | None = (
+        None  # of the draft that the settings name; a shared worker may have another's
+    )
 
     @property
     def name(self) -> str:

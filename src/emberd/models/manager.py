@@ -44,8 +44,7 @@ _MAX_TEXTS = 2  # text sides that are kept: vocabularies take tens of megabytes
 class ModelManager:
     """Lives on one event loop. Every model that `acquire` gives must be given to `release` once.
 
-    `wrap` may be set to stand between each worker started from then on and those who use it; it gets the
-    worker and the model's name.
+    `wrap` may be set: it gets each worker started from then on, and the model's name, and gives what is used.
     """
 
     def __init__(
@@ -322,6 +321,7 @@ class ModelManager:
                 return model  # it was to leave, and others left first
             options = worker_options(self._config, stored.path, kv_limit, draft.path)
             model = await self._load_now(stored, options)
+            model.draft = draft.facts
             model.keep_alive = self._wishes.pop(stored.key, model.keep_alive)
             self._loaded[stored.key] = model
             self._recovery.end(stored.key)

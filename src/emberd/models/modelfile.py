@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import ConfigError
 from .recipe import PARAMETERS, Recipe, is_go_template, known_messages, known_parameters
 
+_FIRST_WORD = re.compile(r"([^ \t]*)[ \t]?(.*)", re.DOTALL)
 _INSTRUCTION = re.compile(r"[ \t]*([A-Za-z]+)[ \t]+")
 _TRIPLE = '"""'
 _NOT_SUPPORTED = ("ADAPTER", "RENDERER", "PARSER", "DRAFT")
@@ -44,14 +45,14 @@ def parse_modelfile(text: str) -> Modelfile:
         word = instruction.upper()
         if word == "FROM":
             base = value
-        elif word == "PARAMETER" and value.split(" ", 1)[0] in _PARAMETERS_WITHOUT_EFFECT:
-            ignored[value.split(" ", 1)[0]] = None
+        elif word == "PARAMETER" and _parted(value)[0] in _PARAMETERS_WITHOUT_EFFECT:
+            ignored[_parted(value)[0]] = None
         elif word == "PARAMETER":
             _add_parameter(parameters, value, line)
         elif word in ("TEMPLATE", "SYSTEM"):
             texts[word.lower()] = value
         elif word == "MESSAGE":
-            role, _, content = value.partition(" ")
+            role, content = _parted(value)
             messages.append([role.lower(), _unquoted(content)])
             if not known_messages(messages[-1:]):
                 raise _fault(line, "a MESSAGE is 'system', 'user' or 'assistant', and its text")
@@ -130,8 +131,15 @@ def _instructions(text: str) -> list[tuple[int, str, str]]:
     return found
 
 
+def _parted(text: str) -> tuple[str, str]:
+    """The first word, and what stands behind the blank or tab after it."""
+    match = _FIRST_WORD.fullmatch(text)
+    assert match is not None
+    return match[1], match[2]
+
+
 def _add_parameter(parameters: dict[str, Any], text: str, line: int) -> None:
-    name, _, value = text.strip().partition(" ")
+    name, value = _parted(text.strip())
     value = value.strip()
     if name not in PARAMETERS:
         known = ", ".join(PARAMETERS)

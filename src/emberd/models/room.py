@@ -115,8 +115,13 @@ class Room:
             info = models[0].info
             size = taken(info) + (kept_ram(self._config, info.tier) if info.num_blocks else 0)
             if info.tier == "cpu":
-                facts = models[0].stored.facts
-                size += cpu_step_bytes(facts, self._config, info.context_length)
+                draft = next((model.draft for model in models if model.draft), None)
+                parts = (models[0].stored.facts, draft if info.draft else None)
+                size += sum(
+                    cpu_step_bytes(facts, self._config, info.context_length)
+                    for facts in parts
+                    if facts is not None
+                )
             by_path[path] = max(size, by_path.get(path, 0))
         return sum(by_path.values())
 

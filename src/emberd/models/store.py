@@ -33,6 +33,8 @@ from .recipe import PLAIN, Recipe
 logger = logging.getLogger(__name__)
 
 _FRESH_SECONDS = 2.0  # how long what was found is looked up without looking again
+_LATEST = datetime(9999, 1, 1, tzinfo=timezone.utc).timestamp()
+"""Later times of files are told as this: no date of any time zone can hold all of them."""
 _OWNERS = {
     "huggingface": "the Hugging Face cache",
     "ollama": "Ollama's store",
@@ -85,9 +87,9 @@ class ModelStore:
 
         For settings and flags, never for callers. Raises ConfigError.
         """
-        path = Path(entry).expanduser()
+        path = Path(os.path.expanduser(entry))
         if os.path.isfile(path):
-            name = full_name(model_stem(path).replace(":", "-"))
+            name = file_name(path)
             self._registered[name] = Path(os.path.abspath(path))
             self._known = None
             return name
@@ -221,7 +223,7 @@ class ModelStore:
             name=found.name,
             path=found.path,
             size=sum(size for size, _ in marks),
-            modified=datetime.fromtimestamp(modified, timezone.utc),
+            modified=datetime.fromtimestamp(min(max(0.0, modified), _LATEST), timezone.utc),
             facts=facts,
             source=found.source,
             recipe=recipe,
@@ -286,6 +288,11 @@ class _Names:
         part = shard_name(f"{name}.gguf")
         same_stem = self._by_stem.get((part.stem if part else name).casefold(), [])
         return same_stem[0] if len(same_stem) == 1 else None
+
+
+def file_name(path: Path) -> str:
+    """The name, with its tag, of a file that the settings name by its path."""
+    return full_name(model_stem(path).replace(":", "-"))
 
 
 def _owner(found: Found) -> str:

@@ -33,6 +33,15 @@ class Parts:
         """Of a KV cache of that type that holds so many tokens."""
         return num_tokens * self.made.kv_token_bytes.get(kind, 0)
 
+    def draft_options(self, context_length: int, num_tokens: int, kind: str) -> WorkerOptions:
+        """Those of the draft beside a model that serves such a context from a KV cache of that type and size."""
+        return replace(
+            self.draft,
+            context_length=context_length,
+            kv_memory=self.draft_kv_bytes(num_tokens, kind),
+            kv_type="q8_0" if kind == "q8_0" else "f16",
+        )
+
 
 def parted(options: WorkerOptions, estimate: Estimate) -> Parts:
     """Raises ModelLoadError where the draft has another vocabulary, ModelFileError for either file."""
@@ -52,6 +61,10 @@ def parted(options: WorkerOptions, estimate: Estimate) -> Parts:
     own = estimate(MemoryQuestion(model))
     with _draft_named():
         made = estimate(MemoryQuestion(draft))
+    if options.kv_type == "auto" and not (
+        "q8_0" in own.kv_token_bytes and "q8_0" in made.kv_token_bytes
+    ):
+        model, draft = replace(model, kv_type="f16"), replace(draft, kv_type="f16")
     kind = "q8_0" if options.kv_type == "q8_0" else next(iter(own.kv_token_bytes))
     ours, drafts = own.kv_token_bytes[kind], made.kv_token_bytes[kind]
     context = min(options.context_length or own.default_context, made.max_context)
@@ -60,10 +73,15 @@ def parted(options: WorkerOptions, estimate: Estimate) -> Parts:
 
 
 def estimate_with_draft(question: MemoryQuestion, estimate: Estimate) -> MemoryEstimate:
-    """Of model and draft together. Raises as `parted` does."""
+    """Of model and draft together, refused where the load of the draft would be. Raises as `parted` does."""
     parts = parted(question.options, estimate)
     made = estimate(replace(question, options=parts.model))
     tokens = made.kv_bytes // made.kv_token_bytes[made.kv_type] if made.kv_type else 0
+    if not made.refusal:
+        options = parts.draft_options(made.context_length, tokens, made.kv_type)
+        with _draft_named():
+            beside = estimate(MemoryQuestion(options))
+        parts = replace(parts, made=replace(parts.made, refusal=beside.refusal))
     return made.with_draft(parts.made, parts.draft_kv_bytes(tokens, made.kv_type))
 
 
@@ -95,12 +113,8 @@ class LoadedDraft:
 def load_draft(parts: Parts, runner: Runner) -> LoadedDraft:
     """Beside the model's runner, on its device. Raises ModelFileError, ModelLoadError."""
     info = runner.info()
-    options = replace(
-        parts.draft,
-        context_length=info.context_length,
-        kv_memory=parts.draft_kv_bytes(info.num_blocks * info.block_size, info.kv_type),
-        kv_type="q8_0" if info.kv_type == "q8_0" else "f16",
-    )
+    num_tokens = info.num_blocks * info.block_size
+    options = parts.draft_options(info.context_length, num_tokens, info.kv_type)
     name = Path(options.model_path).name
     with _draft_named():
         return LoadedDraft(_load(options, runner), parts.num_tokens, name)

@@ -12,19 +12,23 @@ from typing import Any
 
 from ...errors import BadRequestError
 from .check import Checker
-from .pointers import refused, resolved
+from .keywords import ANNOTATIONS
+from .pointers import as_path, refused, resolved
 from .rules import ANY_TEXT, Rules, literal, optional_list
 from .schema import SchemaReader
 
 Json = dict[str, Any]
 _TOP = {"type", "properties", "required", "additionalProperties", "$defs", "x-guidance"}
+_BESIDE_REF = ANNOTATIONS | {"$ref", "type"}
+_DESCRIBING = ("$ref", "anyOf", "oneOf", "allOf", "properties", "patternProperties")
 _NAME = re.compile(r"[\w.\-]+")
+_NOT_FOR_ALL = "this model's notation of calls cannot hold it for all arguments"
 _CHECKER = Checker({})
 
 
 class Parameters:
     """What a function takes: a schema of an object, at `path`. `relaxed`: what cannot be enforced is left out
-    and named in `left_out`; where the rest cannot be either, arguments are any object."""
+    and named in `left_out`; where the rest cannot be either, arguments are any object (`is_any`)."""
 
     def __init__(
         self,
@@ -40,7 +44,8 @@ class Parameters:
         self.reader = SchemaReader(self.schema, path, strict=strict, relaxed=relaxed)
         if kind != "object" and not self.leave_out("type"):
             raise refused(f"{path}.type", "arguments are an object")
-        if relaxed and not self._enforceable:
+        self.is_any = relaxed and not self._enforceable
+        if self.is_any:
             self.schema = {"type": "object"}
             self.reader = SchemaReader(self.schema, path, relaxed=True)
             self.leave_out("parameters")
@@ -56,28 +61,53 @@ class Parameters:
             self.reader.left_out[keyword] = None
         return self.reader.relaxed
 
+    def root(self) -> str:
+        """Pointer of the schema that names the properties: what a `$ref` of the whole leads to. Raises
+        BadRequestError where arguments are any object: for notations that write each property by its name."""
+        if self.is_any:
+            raise refused(
+                self.path,
+                "cannot be enforced, and this model's notation of calls cannot hold any object",
+            )
+        pointer, node, seen = "", self.schema, {"#"}
+        while not set(node) - _BESIDE_REF and isinstance(reference := node.get("$ref"), str):
+            found = resolved(self.schema, reference)
+            if reference in seen or not isinstance(found, Mapping):
+                break
+            if found.get("type", "object") != "object":
+                raise refused(f"{self.path}{as_path(pointer)}.$ref", "arguments are an object")
+            seen.add(reference)
+            pointer, node = reference[1:], dict(found)
+        return pointer
+
     def named(self, fits: Callable[[str], bool]) -> list[tuple[str, str, bool]]:
         """Of each property: name, pointer, whether it must be there. Raises BadRequestError where the schema
-        says more of the object than that, or where a name does not fit. Further properties are not written."""
-        document = self.reader.document()
+        says more of the object than that, or where a name does not fit. Further properties are not written.
+        Where all properties stand in what would be left out, that is refused too."""
+        root = self.root()
+        document, path = self.reader.document(root), self.path + as_path(root)
         more = [key for key in document if key not in _TOP]
         if not all(map(self.leave_out, more)):
-            raise refused(
-                f"{self.path}.{more[0]}",
-                "this model's notation of calls cannot hold it for all arguments",
-            )
+            raise refused(f"{path}.{more[0]}", _NOT_FOR_ALL)
         properties, required = document.get("properties", {}), document.get("required", [])
+        node = self.at(root)
+        if lost := [key for key in _DESCRIBING if not properties and node.get(key)]:
+            raise refused(f"{path}.{lost[0]}", _NOT_FOR_ALL)
         unfit = [name for name in properties if not fits(name)]
         for name in unfit:
             if name in required or not self.leave_out("properties"):
                 raise refused(
-                    f"{self.path}.properties.{name}",
+                    f"{path}.properties.{name}",
                     "this model's notation of calls has no such names",
                 )
         if missing := [name for name in required if name not in properties]:
-            raise refused(f"{self.path}.required", f"'{missing[0]:.64}' is not in 'properties'")
+            raise refused(f"{path}.required", f"'{missing[0]:.64}' is not in 'properties'")
         return [
-            (name, "/properties/" + name.replace("~", "~0").replace("/", "~1"), name in required)
+            (
+                name,
+                f"{root}/properties/" + name.replace("~", "~0").replace("/", "~1"),
+                name in required,
+            )
             for name, one in properties.items()
             if one is not False and name not in unfit
         ]
@@ -142,13 +172,15 @@ def raw_text(rules: Rules, parameters: Parameters, pointer: str, close: str, for
             raise refused(
                 f"{path}.{key}", "this model's notation of calls cannot hold it for texts"
             )
-    if "const" in document or "enum" in document:
-        values = [document["const"]] if "const" in document else document["enum"]
+    key = "const" if "const" in document else "enum"
+    if key in document:
+        values = [document["const"]] if key == "const" else document["enum"]
         texts = [value for value in values if isinstance(value, str)]
         held = [text for text in texts if not (re.search(forbidden, text) or close in text)]
-        if not texts or (len(held) < len(texts) and not (held and parameters.leave_out("enum"))):
+        if not texts or (len(held) < len(texts) and not parameters.leave_out(key)):
             raise refused(path, "this model's notation of calls cannot hold its values")
-        return f"{rules.rule(' | '.join(map(literal, held)))} {rules.text(close)}"
+        if held:
+            return f"{rules.rule(' | '.join(map(literal, held)))} {rules.text(close)}"
     low, high = document.get("minLength", 0), document.get("maxLength", "")
     text = ANY_TEXT if not low and high == "" else f"/(?s:.{{{low},{high}}})/"
     pattern = forbidden.replace("/", r"\/")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .arguments import Parameters, Write, raw_text
+from .keywords import CHECKS, KeywordError
 from .pointers import refused
 from .rules import Rules, literal, optional_list
 
@@ -21,7 +22,7 @@ _CANNOT = "Gemma's notation of calls cannot hold it"
 def as_gemma(quote: str) -> Write:
     def write(rules: Rules, parameters: Parameters) -> str:
         parameters.reader.document()  # all of it must be known; what follows writes less than that
-        return _Writer(rules, parameters, quote).value("", 0)
+        return _Writer(rules, parameters, quote).value(parameters.root(), 0)
 
     return write
 
@@ -44,18 +45,34 @@ class _Writer:
             if isinstance(node.get(key), list):
                 if {"properties", "allOf", "type"} & set(node):
                     raise refused(f"{path}.{key}", f"{_CANNOT} beside other keywords")
+                if not node[key]:
+                    raise refused(f"{path}.{key}", _CANNOT)
                 options = [
                     self.value(f"{pointer}/{key}/{i}", depth + 1) for i in range(len(node[key]))
                 ]
                 return self._rules.rule(" | ".join(options))
-        if "const" in node or "enum" in node:
-            return self._constants([node["const"]] if "const" in node else node["enum"], path)
-        kinds = node.get("type")
+        if self._holds(node, "const", path):
+            return self._constants([node["const"]], path)
+        if self._holds(node, "enum", path):
+            return self._constants(node["enum"], path)
+        kinds = node["type"] if self._holds(node, "type", path) else None
         if isinstance(kinds, list):
             return self._rules.rule(
                 " | ".join(self._typed(pointer, k, node, path, depth) for k in kinds)
             )
         return self._typed(pointer, kinds, node, path, depth)
+
+    def _holds(self, node: Mapping[str, Any], key: str, path: str) -> bool:
+        """Whether there is such a keyword, and its value is not wrong, for which it is left out."""
+        if key not in node:
+            return False
+        try:
+            CHECKS[key](node[key])
+        except KeywordError as fault:
+            if self._parameters.leave_out(key):
+                return False
+            raise refused(f"{path}.{key}", str(fault)) from None
+        return True
 
     def _typed(
         self, pointer: str, kind: Any, node: Mapping[str, Any], path: str, depth: int
@@ -73,22 +90,28 @@ class _Writer:
             and not {"prefixItems", "allOf"} & set(node)
             and isinstance(node.get("items"), dict)
         ):
-            return self._list(pointer, node, depth)
+            return self._list(pointer, node, path, depth)
         if kind == "object" and not {"patternProperties", "minProperties", "allOf"} & set(node):
             return self._object(pointer, node, path, depth)
         raise refused(path, _CANNOT)
 
-    def _list(self, pointer: str, node: Mapping[str, Any], depth: int) -> str:
+    def _list(self, pointer: str, node: Mapping[str, Any], path: str, depth: int) -> str:
         item = self.value(f"{pointer}/items", depth + 1)
-        low, high = int(node.get("minItems", 0)), node.get("maxItems")
+        low = int(node["minItems"]) if self._holds(node, "minItems", path) else 0
+        high = int(node["maxItems"]) if self._holds(node, "maxItems", path) else None
+        if high is not None and low > high:  # left out by the reader, which refuses it otherwise
+            low, high = 0, None
         if high == 0:
             return literal("[]")
-        most = "" if high is None else str(int(high) - 1)
+        most = "" if high is None else str(high - 1)
         items = f'{item} ("," {item}){{{max(0, low - 1)},{most}}}'
         return self._rules.rule(f'"[" {items} "]"' if low else f'"[" ({items})? "]"')
 
     def _object(self, pointer: str, node: Mapping[str, Any], path: str, depth: int) -> str:
-        properties, required = node.get("properties", {}), node.get("required", [])
+        properties = node.get("properties", {})
+        if not isinstance(properties, Mapping):
+            raise refused(f"{path}.properties", "must be an object")
+        required = node["required"] if self._holds(node, "required", path) else []
         if missing := [name for name in required if name not in properties]:
             raise refused(f"{path}.required", f"'{missing[0]!s:.64}' is not in 'properties'")
         items = []

@@ -119,9 +119,11 @@ def _values(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise KeywordError("must be a number")
-    if float(value).is_integer() and abs(value) > LARGEST:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise KeywordError("must be a number")
+    if abs(value) > LARGEST and (isinstance(value, int) or value.is_integer()):
         raise KeywordError(f"numbers beyond {LARGEST} cannot be kept apart")
     return value
 

@@ -91,7 +91,8 @@ def _disjoint(one: Any, other: Any, resolve: Callable[[str], Any]) -> bool:
 
 def _types(node: Mapping[str, Any]) -> set[str]:
     kinds = node.get("type", TYPES)
-    found = {kinds} if isinstance(kinds, str) else {kind for kind in kinds if isinstance(kind, str)}
+    kinds = kinds if isinstance(kinds, list | tuple) else [kinds]
+    found = {kind for kind in kinds if isinstance(kind, str)} or set(TYPES)
     return found | {"integer"} if "number" in found else found
 
 

@@ -48,7 +48,7 @@ class JsonText:
 
 class _CallObject:
     """One object, by characters. `known`: only names of tools and the usual keys make it a call; `name_first`:
-    only where the first key is `name`."""
+    only where the first key is `name`, and its value a text."""
 
     def __init__(self, tools: Tools, known: bool, name_first: bool) -> None:
         self._tools, self._known, self._name_first = tools, known, name_first
@@ -108,6 +108,8 @@ class _CallObject:
     def _value_read(self) -> list[Piece]:
         """A value other than an object of arguments is complete."""
         token, self._token = self._token.strip(), ""
+        if self._name_first and self._name is None and not token.startswith('"'):
+            raise NotACallError
         if self._key in _NAMES and self._name is None and token.startswith('"'):
             return self._named(self._string(token))
         if self._key == "function" and token.startswith("{") and self._name is None:
