@@ -65,6 +65,11 @@ async def served(site: Site) -> AsyncIterator[Client]:
         yield Client(http)
 
 
+def num_waiting(site: Site) -> int:
+    """Requests that wait for loads."""
+    return sum(site.manager._waiting.values())
+
+
 def ok(responses: list[httpx.Response]) -> bool:
     return [response.status_code for response in responses] == [200] * len(responses)
 
@@ -132,7 +137,7 @@ def test_all_who_wait_share_one_load_and_each_is_answered(site: Site) -> None:
     async def work() -> None:
         async with served(site) as client:
             asked = [client.later(name) for name in NAMES for _ in range(4)]
-            await site.until(lambda: len(site.starts) == 2)
+            await site.until(lambda: len(site.starts) == 2 and num_waiting(site) == len(asked))
             site.load_gate.set()  # type: ignore[union-attr]
             assert ok(list(await asyncio.gather(*asked)))
             assert sorted(site.starts) == sorted(NAMES)
@@ -147,7 +152,11 @@ def test_a_load_that_fails_says_why_and_leaves_the_rest_running(site: Site) -> N
     async def work() -> None:
         async with served(site) as client:
             assert ok([await client.ask("one")])
-            failed = await asyncio.gather(client.ask("three"), client.ask("three"))
+            site.load_gate = asyncio.Event()
+            asked = [client.later("three") for _ in range(2)]
+            await site.until(lambda: num_waiting(site) == len(asked))
+            site.load_gate.set()
+            failed = await asyncio.gather(*asked)
             assert [response.status_code for response in failed] == [500, 500]
             assert "not enough memory" in failed[0].json()["error"]["message"]
             assert site.starts == ["one", "three"]
