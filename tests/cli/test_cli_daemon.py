@@ -124,8 +124,8 @@ def test_a_unix_socket_in_place_of_a_port(model: Path) -> None:
         with serving("--model", str(model), "--socket", path) as (daemon, lines):
             assert lines[0].endswith(f"listens on {path}\n")
             assert f"curl --unix-socket {path} http://localhost/v1/" in lines[1]
-            assert "talker" in run("ps", "--socket", path).stdout
             assert run("run", "talker", "Well?", EMBERD_SOCKET=path).stdout == "Yes.\n"
+            assert "talker" in run("ps", "--socket", path).stdout
             daemon.send_signal(signal.SIGTERM)
             assert daemon.wait(30) == 0
         assert os.listdir(folder) == []
