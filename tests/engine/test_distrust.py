@@ -12,7 +12,9 @@ import pytest
 from emberd.engine import Engine
 from emberd.engine.block_files import BlockFiles
 from emberd.engine.disk_tier import DiskTier
+from emberd.engine.distrust import _has_token
 from emberd.engine.rates import Rates
+from emberd.engine.sequence import Sequence
 from emberd.engine.tiers import Tiers
 from emberd.engine.updates import NOT_FINITE
 from emberd.protocol import Batch, Bytes, GenerateRequest, SamplingParams, StepOutput
@@ -194,3 +196,15 @@ def test_all_at_once(
                 told = site.run(asked(name, list(request.token_ids)))
             assert told["at last"][0]
     site.engine.close()
+
+
+def test_a_token_from_before_a_preemption_says_nothing_of_the_blocks_found_since() -> None:
+    sequence = Sequence(asked("resumed", [1, 2, 3, 4]), 64)
+    sequence.start(0, 0, 4)
+    assert not _has_token(sequence)
+    sequence.token_ids.append(5)
+    assert _has_token(sequence)
+    sequence.start(0, 1, 4)  # preempted, and back with a block that it found
+    assert not _has_token(sequence)
+    sequence.token_ids.append(6)
+    assert _has_token(sequence)

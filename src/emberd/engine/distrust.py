@@ -42,7 +42,8 @@ def distrust(
 
 
 def _has_token(sequence: Sequence) -> bool:
-    return len(sequence.token_ids) > sequence.num_prompt_tokens
+    """Whether a token was sampled behind the blocks it has now: not only before it was preempted."""
+    return len(sequence.token_ids) > sequence.num_start_tokens
 
 
 def _with_all_behind(keys: list[Key], parents: dict[Key, Key | None]) -> set[Key]:

@@ -90,8 +90,8 @@ class DraftModel:
                 sequence.speculation.follow(True)
                 continue
             if 2 * -(-ahead // most) > sequence.max_length - len(sequence.token_ids):
-                sequence.speculation.give_up_draft()
                 self.forget(sequence)
+                sequence.speculation.give_up_draft()
                 continue
             sequence.speculation.follow(False)
             if count := min(ahead, budget):
@@ -121,7 +121,7 @@ class DraftModel:
 
     def forget(self, sequence: Sequence) -> None:
         """The sequence runs no more. What was kept for it is free, and can be found by its prefix until it is used."""
-        if sequence.speculation is not None:
+        if sequence.speculation is not None and sequence.speculation.may_draft:
             self._learn(sequence.speculation.draft_rest)
         follower = self._followers.pop(sequence.request_id, None)
         if follower is not None:

@@ -54,6 +54,7 @@ class Sequence:
         "num_published_blocks",
         "num_reused_tokens",
         "num_scored_tokens",
+        "num_start_tokens",
         "num_told_blocks",
         "params",
         "pool",
@@ -88,6 +89,7 @@ class Sequence:
         )
         self.block_table: list[int] = []
         self.index: int | None = None  # place in the runner's per-sequence state while running
+        self.num_start_tokens = self.num_prompt_tokens  # known when it was given its place
         self.num_computed_tokens = 0  # tokens whose KV the submitted steps have written
         self.num_pending_tokens = 0
         self.num_preemptions = 0
@@ -141,6 +143,7 @@ class Sequence:
         num_reused_tokens = num_reused_blocks * block_size
         self.num_computed_tokens = self.num_reused_tokens = num_reused_tokens
         self.num_published_blocks = num_reused_blocks
+        self.num_start_tokens = len(self.token_ids)
         self.num_told_blocks = 0
         if self.num_cached_tokens is None:
             self.num_cached_tokens = num_reused_tokens

@@ -190,6 +190,11 @@ class Speculation:
         return max(0, min(self._draft.length, room))
 
     @property
+    def may_draft(self) -> bool:
+        """Whether a draft model was not given up."""
+        return self._draft is not None
+
+    @property
     def draft_rest(self) -> int | None:
         """How long a sequence like this one had better go on before a draft model is asked; None: it was not asked."""
         return self._draft.next_rest if self._draft is not None and self._was_asked else None
