@@ -557,8 +557,12 @@ def test_a_silent_stream_begins_at_once_and_pings_an24_ht11_ht13(make_site: Make
             first, *rest = events((await reply).text)
             assert first["type"] == "message_start"
             assert first["message"]["usage"]["input_tokens"] == 1
-            assert rest.count({"type": "ping"}) >= 2
-            assert rest[-1] == {"type": "message_stop"}
+            ping = {"type": "ping"}
+            assert rest.count(ping) >= 2
+            told = [
+                event for event in rest if event != ping
+            ]  # one may come while the stream is closed
+            assert told[-1] == {"type": "message_stop"}
 
     run(work())
 
