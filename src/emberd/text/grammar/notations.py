@@ -73,6 +73,10 @@ def _xml(template: str) -> Notation:
         "<parameter=%N>\n", "\n</parameter>\n", r"</?(parameter|function)", _NAMES_IN_TAGS
     )
     call = "<function=%N>\n%A</function>"
+    if "<seed:tool_call>" in template:
+        return Notation(
+            f"<seed:tool_call>\n{call}\n</seed:tool_call>", write, opening="<seed:tool_call>"
+        )
     if "<tool_call>" not in template:
         return Notation(call, write, opening="<function=")
     return Notation(f"<tool_call>\n{call}\n</tool_call>", write, opening="<tool_call>")
@@ -120,6 +124,13 @@ def _key_value(template: str) -> Notation:
         _NAMES_IN_TAGS,
     )
     return Notation("<tool_call>%N\n%A</tool_call>", write, opening="<tool_call>")
+
+
+def _tool_calls(template: str) -> Notation:
+    call = '{"name": "%N", "arguments": %A}'
+    if "<tool_calls>[" in template:
+        return _listed(call, "<tool_calls>[", "]</tool_calls>")
+    return Notation(f"<tool_calls>\n{call}\n</tool_calls>", opening="<tool_calls>")
 
 
 def _mistral(template: str) -> Notation:
@@ -191,6 +202,22 @@ _NOTATIONS: dict[str, Notation | Callable[[str], Notation]] = {
     "granite": _listed('{"name": "%N", "arguments": %A}', "<|tool_call|>[", "]"),
     "gigachat": Notation(
         '<|function_call|>{"name": "%N", "arguments": %A}', opening="<|function_call|>"
+    ),
+    "toolcall": _listed('{"name": "%N", "arguments": %A}', "<TOOLCALL>[", "]</TOOLCALL>"),
+    "tool-calls": _tool_calls,
+    "param": Notation(
+        '<function name="%N">%A</function>',
+        as_tagged(
+            '<param name="%N">', "</param>", r"</?(param|function)|<!\[CDATA", _NAMES_IN_QUOTES
+        ),
+        opening='<function name="',
+    ),
+    "olmo": Notation(
+        "%N(%A)",
+        as_keywords,
+        before="<function_calls>",
+        after="</function_calls>",
+        opening="<function_calls>",
     ),
     "pythonic": _PYTHONIC,
     "llama-json": Notation('{"name": "%N", "parameters": %A}', between="; "),

@@ -58,7 +58,7 @@ class PythonList:
 
 
 def python_calls(text: str, tools: Tools) -> list[tuple[str, Json]]:
-    """`[f(a=1), g()]` or `f(a=1)`, with literals as arguments; JSON's words for them count too."""
+    """`[f(a=1), g()]` or `f(a=1)`, or one a line, with literals as arguments; JSON's words for them count too."""
     names: list[str] = []  # by what stands for them in what Python reads
 
     def plain(match: re.Match[str]) -> str:
@@ -68,9 +68,13 @@ def python_calls(text: str, tools: Tools) -> list[tuple[str, Json]]:
         return _ESCAPE.sub(_escaped, match["text"])
 
     try:
-        tree = ast.parse(_TEXT_OR_NAME.sub(plain, text.strip()), mode="eval").body
-        nodes = tree.elts if isinstance(tree, ast.List) else [tree]
-        return [_call(node, names, tools) for node in nodes]
+        lines = _TEXT_OR_NAME.sub(plain, text).splitlines()  # texts have none any more
+        tree = ast.parse("\n".join(line.strip() for line in lines))
+        values = [node.value for node in tree.body if isinstance(node, ast.Expr)]
+        if len(values) < len(tree.body):
+            raise NotACallError
+        listed = [value.elts if isinstance(value, ast.List) else [value] for value in values]
+        return [_call(node, names, tools) for nodes in listed for node in nodes]
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise NotACallError from None
 
