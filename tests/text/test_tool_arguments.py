@@ -115,6 +115,10 @@ def test_tags_within_json_are_text_of_it(mark: str, opening: str, close: str, ca
         ('f(**{"a b": [1, {"c": null}]}, count=1)', {"a b": [1, {"c": None}], "count": 1}),
         ("f(size=-1.5e3)", {"size": -1500.0}),
         ("f(tags=('a', 'b'))", {"tags": ["a", "b"]}),
+        (
+            r"""f(name='It's "so", \'a\'', tags=['b', 'c'])""",
+            {"name": """It's "so", 'a'""", "tags": ["b", "c"]},
+        ),
     ],
 )
 @pytest.mark.parametrize("mark", ["[func_name1(", "<|tool_list_start|>"])

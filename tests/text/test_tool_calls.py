@@ -265,6 +265,18 @@ WRITTEN: list[tuple[str, str, str, Calls]] = [  # notation, reply, its text, its
     ),
 ]
 WRITTEN += [
+    (
+        "gemma4",
+        "<|tool_call>call:weather{where:{a:None,b:[True]}}<tool_call|>",
+        "",
+        [("weather", {"where": {"a": None, "b": [True]}})],
+    ),
+    (
+        "dsml",
+        'Ok.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="clock">\n\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
+        "Ok.",
+        [CLOCK],
+    ),
     ("hermes", '<tools>\n{"name": "clock", "arguments": {}}\n</tools>', "", [CLOCK]),
     (
         "lfm2",

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .arguments import Parameters, Write, as_json, as_keywords, as_tagged
 from .gemma import as_gemma
@@ -107,11 +108,12 @@ def _dsml(template: str) -> Notation:
         r"</?[^<>\s]*(parameter|invoke)",
         _NAMES_IN_QUOTES,
     )
+    around = "function_calls" if "function_calls>" in template else "tool_calls"
     return Notation(
         '<｜DSML｜invoke name="%N">\n%A</｜DSML｜invoke>',
         write,
-        before="<｜DSML｜function_calls>\n",
-        after="\n</｜DSML｜function_calls>",
+        before=f"<｜DSML｜{around}>\n",
+        after=f"\n</｜DSML｜{around}>",
         opening='<｜DSML｜invoke name="',
     )
 
@@ -230,6 +232,20 @@ def notation_of(syntax_name: str, template: str, *, in_channels: bool) -> Notati
         return _CHANNELS
     found = _NOTATIONS[syntax_name]
     return found if isinstance(found, Notation) else found(template)
+
+
+def written(notation: Notation, made: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """Calls as a model writes them, for templates that leave them out of past messages. In notations that are
+    neither JSON nor Python, as JSON."""
+    if notation.arguments is as_keywords:
+        texts = [", ".join(f"{key}={value!r}" for key, value in one.items()) for _, one in made]
+    else:
+        texts = [json.dumps(arguments, ensure_ascii=False) for _, arguments in made]
+    calls = []
+    for index, (name, _) in enumerate(made):
+        parts = {"%N": name, "%A": texts[index], "%I": str(index), "%C": f"{index:09}"}
+        calls.append("".join(parts.get(part, part) for part in _PLACE.split(notation.call)))
+    return notation.before + notation.between.join(calls) + notation.after
 
 
 def calls(rules: Rules, notation: Notation, functions: Sequence[Function], *, one: bool) -> str:

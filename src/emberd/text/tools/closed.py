@@ -16,6 +16,7 @@ Calls = list[tuple[str, Json]]
 Parse = Callable[[str, Tools], Calls]
 
 _NAME = r"[\w.\-]+"
+_PYTHON_WORDS = {"None": None, "True": True, "False": False}
 _BLANKS = re.compile(r"\s*")
 _CDATA = re.compile(r"\s*<!\[CDATA\[(.*?)\]\]>\s*", re.DOTALL)
 _XML_OPENING = re.compile(r"(?:^|(?<=</parameter>))\s*<parameter=([^>]+)>", re.MULTILINE)
@@ -187,7 +188,8 @@ class _Gemma:
         try:
             return json.loads(word[0])
         except ValueError:
-            return word[0].strip()
+            text = word[0].strip()
+            return _PYTHON_WORDS.get(text, text)
 
     def _key(self) -> str:
         match = re.match(

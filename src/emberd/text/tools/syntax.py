@@ -150,7 +150,11 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         ToolSyntax(
             "dsml",
             openings={'<｜DSML｜invoke name="': _closed(invoke_call, "</｜DSML｜invoke>")},
-            wrappers=("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
+            wrappers=tuple(
+                f"<{slash}｜DSML｜{name}>"
+                for name in ("function_calls", "tool_calls")
+                for slash in ("", "/")
+            ),
             tokens=("｜DSML｜",),
         ),
     ),
