@@ -1,13 +1,16 @@
-"""What llama.cpp says of a model file: log-probabilities of every token behind each part of a prompt.
+"""What llama.cpp says of a model file: log-probabilities of every token behind each part of a prompt, ids of texts.
 
 Through `xllamacpp`, which is llama.cpp as a Python package. It shares nothing with emberd.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import socket
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -23,12 +26,8 @@ def expected_logprobs(
     It tells nothing where it takes a token that ends the text or is part of a character, so it must not take one;
     that changes what it takes and not the log-probabilities.
     """
-    xllamacpp = pytest.importorskip("xllamacpp", reason="llama.cpp (xllamacpp) is not installed")
-    params = xllamacpp.CommonParams()
-    params.model.path = str(path)
-    params.n_ctx, params.n_parallel, params.n_gpu_layers = context, 1, 0
-    params.warmup, params.fit_params = False, False
-    params.cpuparams.n_threads = 1
+    xllamacpp = _xllamacpp()
+    params = _params(xllamacpp, path, context)
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     server = xllamacpp.Server(params)
@@ -49,3 +48,32 @@ def expected_logprobs(
         for entry in told["content"][0]["top_logprobs"] if told else ():
             row[entry["id"]] = entry["logprob"]
     return rows
+
+
+def expected_ids(
+    path: Path, texts: Iterable[str], *, add_special: bool = False, parse_special: bool = False
+) -> list[list[int]]:
+    """Token ids of each text."""
+    xllamacpp = _xllamacpp()
+    params = _params(xllamacpp, path, 256)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        params.port = free.getsockname()[1]
+    server = xllamacpp.Server(params)  # listens on that port until it is let go
+    asked = {"add_special": add_special, "parse_special": parse_special}
+    with httpx.Client(base_url=server.listening_address, trust_env=False) as http:
+        answers = [http.post("/tokenize", json={"content": text, **asked}) for text in texts]
+    return [answer.raise_for_status().json()["tokens"] for answer in answers]
+
+
+def _xllamacpp() -> Any:
+    return pytest.importorskip("xllamacpp", reason="llama.cpp (xllamacpp) is not installed")
+
+
+def _params(xllamacpp: Any, path: Path, context: int) -> Any:
+    params = xllamacpp.CommonParams()
+    params.model.path = str(path)
+    params.n_ctx, params.n_parallel, params.n_gpu_layers = context, 1, 0
+    params.warmup, params.fit_params = False, False
+    params.cpuparams.n_threads = 1
+    return params
