@@ -34,7 +34,7 @@ def make_site(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> Make
         parts: list[int] = []
         write = site.runner.write_blocks
 
-        def write_blocks(blocks: list[int], data: np.ndarray) -> None:
+        def write_blocks(blocks: list[int], data: list[np.ndarray]) -> None:
             parts.append(len(blocks))
             write(blocks, data)
 

@@ -14,8 +14,6 @@ from collections.abc import Sequence as Sequences
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from emberd.protocol import BlockCopy, Bytes, Runner, TierCounts
 
 from .blocks import BlockManager
@@ -234,9 +232,9 @@ class Tiers:
         if self._arriving:
             blocks = [arrival.block for arrival in self._arriving]
             started = time.perf_counter()
-            data = np.stack([arrival.data for arrival in self._arriving])
-            self._runner.write_blocks(blocks, data)
-            self.rates.upload.note(data.nbytes, time.perf_counter() - started)
+            self._runner.write_blocks(blocks, [arrival.data for arrival in self._arriving])
+            nbytes = len(blocks) * self._runner.block_bytes
+            self.rates.upload.note(nbytes, time.perf_counter() - started)
             self._arriving.clear()
 
     def poll(self) -> None:
