@@ -43,7 +43,8 @@ class TinyBidirectional:
     def states(self, ids: Sequence[int]) -> F64:
         """States (T, width) of one text alone, behind the last norm."""
         a = self.arrays
-        x = a["token_embd.weight"][list(ids)] * math.sqrt(WIDTH)
+        x = a["token_embd.weight"][list(ids)]
+        x = x * math.sqrt(x.shape[1])
         distance = np.abs(np.arange(len(ids))[:, None] - np.arange(len(ids)))
         for layer in range(LAYERS):
             p = f"blk.{layer}."
@@ -102,6 +103,8 @@ def bidirectional_model(
     quant: str = "F32",
     dense: bool = True,
     window: int = WINDOW,
+    width: int = WIDTH,
+    ffn: int = FFN,
     seed: int = 0,
     metadata: Mapping[str, Any] | None = None,
     tensors: Mapping[str, Tensor | None] | None = None,
@@ -119,8 +122,8 @@ def bidirectional_model(
         for name, size in (
             ("attn_q_norm", HEAD_DIM),
             ("attn_k_norm", HEAD_DIM),
-            ("post_attention_norm", WIDTH),
-            ("post_ffw_norm", WIDTH),
+            ("post_attention_norm", width),
+            ("post_ffw_norm", width),
         ):
             made[f"blk.{layer}.{name}.weight"] = vector(size)
     own: dict[str, Any] = {
@@ -130,8 +133,8 @@ def bidirectional_model(
         "pooling_type": 1,
     }
     if dense:
-        own |= SIZES
-        for name, rows, cols in (("dense_2", INNER, WIDTH), ("dense_3", WIDTH, INNER)):
+        own |= SIZES | {"dense_2_feat_in": width, "dense_3_feat_out": width}
+        for name, rows, cols in (("dense_2", INNER, width), ("dense_3", width, INNER)):
             made[f"{name}.weight"] = (kind, random_rows(rng, rows, cols, kind, std=cols**-0.5))
     made |= dict(tensors or {})
     own |= dict(metadata or {})
@@ -140,8 +143,8 @@ def bidirectional_model(
         ARCHITECTURE,  # type: ignore[arg-type]
         quant=quant,
         layers=LAYERS,
-        width=WIDTH,
-        ffn=FFN,
+        width=width,
+        ffn=ffn,
         heads=HEADS,
         kv_heads=KV_HEADS,
         head_dim=HEAD_DIM,

@@ -61,6 +61,19 @@ def test_vectors_equal_llama_cpp_s(
     gpu.close()
 
 
+def test_sizes_that_are_a_multiple_of_nothing(
+    device: Device, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    tiny = bidirectional_model(tmp_path / "m.gguf", width=44, ffn=37)
+    gpu = GpuBidirectional.load(WorkerOptions(str(tiny.path), device="gpu"))
+    ids = rng.integers(0, 500, 50).tolist()
+    found = gpu.hidden_states(np.array(ids, np.int32), np.array([0, 20, 50], np.int32))
+    assert found.shape == (50, 44)
+    assert relative_error(found[:20], tiny.states(ids[:20])) < ERROR["F32"]
+    assert relative_error(found[20:], tiny.states(ids[20:])) < ERROR["F32"]
+    gpu.close()
+
+
 def test_it_takes_what_was_told(tmp_path: Path, device: Device) -> None:
     path = bidirectional_model(tmp_path / "m.gguf", quant="Q8_0").path
     options = WorkerOptions(str(path), "gpu", context_length=100)

@@ -54,7 +54,7 @@ class Parts:
 
     @property
     def output(self) -> Tensor:
-        """(max_tokens, hidden): states behind the output norm."""
+        """(max_tokens, hidden and zeros): states behind the output norm."""
         return self.transformer.scratch.projected  # of no use behind the last layer
 
     def inputs(self, rows: int) -> StepInputs:
@@ -193,7 +193,7 @@ class GpuBidirectional:
         words = inputs.fill_texts(token_ids, query_start, self._parts.transformer.tile_size)
         self._replayer.submit(recording, inputs.tensor, words)
         states = self._replayer.collect().view(np.float32).reshape(recording.output.shape)
-        return states[: len(token_ids)]
+        return states[: len(token_ids), : self._model.spec.hidden_size]
 
     def _call_of(self, tokens: int) -> tuple[StepInputs, Recording]:
         """The forward pass of the smallest bucket that holds so many tokens."""
