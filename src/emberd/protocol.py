@@ -384,6 +384,7 @@ class EncoderRunner(Protocol):
     """Runs whole texts through an encoder on a device."""
 
     max_batch_tokens: int  # of one call; no text is longer
+    dense: FloatArray | None  # (out, hidden): what pooled states are multiplied by; None: nothing
 
     def info(self) -> WorkerInfo: ...
 
