@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 
 from emberd.gguf.encoder import open_encoder
-from emberd.gguf.spec import open_model
+from emberd.gguf.spec import open_bidirectional, open_model
 from emberd.runtime import kv_cache, plan
+from emberd.runtime.activations import padded
+from emberd.runtime.bidirectional import allocate_bidirectional
 from emberd.runtime.buffers import allocate
 from emberd.runtime.counting import CountingDevice
 from emberd.runtime.device import AdapterInfo
@@ -127,7 +129,9 @@ def make_plans(
     # What the runner runs outside of plans: logits of any places, for scores, and states, for embeddings.
     transformer, places = buffers.transformer, device.empty((max_rows,), "i32")
     steps = transformer.head(places, device.empty((1,), "u32"), max_rows)
-    steps.append(transformer.output_norm(places, device.empty((max_rows, spec.hidden_size))))
+    steps.append(
+        transformer.output_norm(places, device.empty((max_rows, padded(spec.hidden_size))))
+    )
     plan.record(device, steps, places)
     weights.uploads.drop()
     model.close()
@@ -140,6 +144,16 @@ def make_calls(device: PretendedDevice, path: Path, max_tokens: int) -> None:
     for rows in {bucket(tokens, MIN_TOKENS) for tokens in range(1, max_tokens)} | {max_tokens}:
         plan.record(device, encoder.body(rows), encoder.scratch.hidden)
     encoder.weights.uploads.drop()
+    model.close()
+
+
+def make_whole_text_calls(device: PretendedDevice, path: Path, max_tokens: int) -> None:
+    """Every pass that a decoder whose attention looks both ways may record."""
+    model = open_bidirectional(path)
+    parts = allocate_bidirectional(device, model, model.spec.context_length, max_tokens)
+    for rows in {bucket(tokens, MIN_TOKENS) for tokens in range(1, max_tokens)} | {max_tokens}:
+        plan.record(device, parts.steps(parts.inputs(rows), rows), parts.output)
+    parts.transformer.weights.uploads.drop()
     model.close()
 
 

@@ -314,13 +314,13 @@ class GpuRunner:
         states = first_rows(scratch.projected, len(places))  # of no use between two steps
         norm = transformer.output_norm(device.upload(places), states)
         run_once(device, [norm])
-        return device.read(states)
+        return device.read(states)[:, : self._model.spec.hidden_size]
 
     def read_blocks(self, blocks: Sequence[int]) -> BlockCopy:
         self._replayer.flush()
         return self._copies.read(blocks)
 
-    def write_blocks(self, blocks: Sequence[int], data: Bytes) -> None:
+    def write_blocks(self, blocks: Sequence[int], data: Sequence[Bytes]) -> None:
         self._replayer.flush()
         self._copies.write(blocks, data)
 

@@ -317,6 +317,7 @@ class Transformer:
                 tile_size=self.tile_size,
                 block_size=self.cache.block_size,
                 window=self.weights.spec.layers[index].window,
+                ahead=self.weights.spec.layers[index].ahead,
                 scale=self.weights.spec.attention_scale,
                 cap=self.weights.spec.attention_cap,
                 sinks=self.weights.layers[index].sinks,
@@ -364,7 +365,7 @@ class Transformer:
         hidden = first_rows(scratch.hidden, rows)
         if post_norm is not None:
             projected = first_rows(scratch.projected, rows)
-            sizes = {"rows": rows, "width": spec.hidden_size}
+            sizes = {"rows": rows, "width": projected.shape[1], "count": spec.hidden_size}
             steps += self.projector.project(projection, x, [(projected, 0)], count, rows)
             steps.append(
                 ops.rms_norm_add(
