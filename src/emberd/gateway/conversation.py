@@ -117,7 +117,8 @@ class Conversation:
         form = ReplyFormat()
         if self.tools:
             syntax = support.syntax if support else HERMES
-            form = ReplyFormat(syntax=syntax, tools=tools_of(self.tools), one_call=self.one_call)
+            one = self.one_call or (support is not None and support.one_call)
+            form = ReplyFormat(syntax=syntax, tools=tools_of(self.tools), one_call=one)
         if thinking is not None:
             tail = model.tokenizer.decode(ids[-_TAIL:], show_special=True).rstrip()
             inside, budget = tail.endswith(thinking.tags.open.rstrip()), _budget(wish, thinking)
@@ -175,7 +176,7 @@ class Conversation:
     ) -> str:
         assert form.syntax is not None
         notation = notation_of(form.syntax.name, template, in_channels=form.in_channels)
-        one = self.one_call or (self.forced is not None and self.forced.name is not None)
+        one = form.one_call or (self.forced is not None and self.forced.name is not None)
         return calls(rules, notation, functions, one=one)
 
     def _functions(self) -> list[Function]:
