@@ -38,7 +38,7 @@ def model_of(path: Path, name: str) -> Path:
     if name == "odd feed-forward":
         return odd_feed_forward(path, np.random.default_rng())
     if name in ODD_MODELS:
-        sizes = Sizes(width=1004, ffn=556, heads=6, kv_heads=3, head_dim=20, shared_ffn=530)
+        sizes = Sizes(width=1004, ffn=556, heads=5, kv_heads=5, head_dim=20, shared_ffn=530)
         return architecture_model(path, name.removeprefix("odd "), quant="F16", sizes=sizes)
     if name != "llama":
         return architecture_model(path, name, quant="Q8_0")
@@ -107,13 +107,16 @@ def test_what_stands_in_for_kernels_that_are_left_out_is_checked(
     assert missing(monkeypatch, device, path, default_table(device)) == set(), device.left_out
 
 
-@pytest.mark.parametrize(("quant", "kind"), [("Q8_0", "subgroups"), ("F16", "plain")])
+@pytest.mark.parametrize(
+    ("quant", "kind"), [("Q8_0", "subgroups"), ("F16", "plain"), ("F32", "plain")]
+)
 def test_every_kernel_of_an_encoder_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quant: str, kind: str
 ) -> None:
     """Of matrices so large that the tiles of few workgroups would not do."""
     device, path = PretendedDevice(*KINDS[kind]), tmp_path / "m.gguf"
-    encoder_model(path, quant=quant, layers=1, width=512, ffn=2048)
+    sizes = {"width": 500, "ffn": 2044} if quant == "F32" else {"width": 512, "ffn": 2048}
+    encoder_model(path, quant=quant, layers=1, **sizes)
     with nothing_compiled(monkeypatch) as (served, checked):
         make_calls(device, path, 512)
         check_at_load(WatchedKernels(device), path, cache_dir=None, **MOST)
