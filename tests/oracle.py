@@ -1,4 +1,4 @@
-"""What llama.cpp says of a model file: log-probabilities of every token behind each part of a prompt.
+"""What llama.cpp says of a model file: log-probabilities of every token behind each part of a prompt, and embeddings.
 
 Through `xllamacpp`, which is llama.cpp as a Python package. It shares nothing with emberd.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,13 +25,8 @@ def expected_logprobs(
     that changes what it takes and not the log-probabilities.
     """
     xllamacpp = pytest.importorskip("xllamacpp", reason="llama.cpp (xllamacpp) is not installed")
-    params = xllamacpp.CommonParams()
-    params.model.path = str(path)
-    params.n_ctx, params.n_parallel, params.n_gpu_layers = context, 1, 0
-    params.warmup, params.fit_params = False, False
-    params.cpuparams.n_threads = 1
+    params = _params(xllamacpp, path, context)
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     server = xllamacpp.Server(params)
     rows = np.full((len(lengths), VOCAB), np.nan)
     for row, length in zip(rows, lengths, strict=True):
@@ -49,3 +45,30 @@ def expected_logprobs(
         for entry in told["content"][0]["top_logprobs"] if told else ():
             row[entry["id"]] = entry["logprob"]
     return rows
+
+
+def expected_vectors(
+    path: Path, inputs: Sequence[str | Sequence[int]], *, context: int = 256
+) -> list[NDArray[np.float64]]:
+    """The embedding of each text, or of token ids as they are, not normalised."""
+    xllamacpp = pytest.importorskip("xllamacpp", reason="llama.cpp (xllamacpp) is not installed")
+    params = _params(xllamacpp, path, context)
+    params.n_batch = params.n_ubatch = context
+    params.embedding, params.embd_normalize = True, -1
+    server = xllamacpp.Server(params)
+    answers = [
+        server.handle_embeddings({"input": one if isinstance(one, str) else list(map(int, one))})
+        for one in inputs
+    ]
+    return [np.array(answer["data"][0]["embedding"]) for answer in answers]
+
+
+def _params(xllamacpp: Any, path: Path, context: int) -> Any:
+    """One text at a time, on one thread of the CPU, in float32."""
+    params = xllamacpp.CommonParams()
+    params.model.path = str(path)
+    params.n_ctx, params.n_parallel, params.n_gpu_layers = context, 1, 0
+    params.warmup, params.fit_params = False, False
+    params.cpuparams.n_threads = 1
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    return params

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType as GGMLType
 
 from arch_models import Sizes, architecture_model
 from emberd.gguf.spec import open_model
@@ -16,9 +17,17 @@ from emberd.verify.load_bench import FEATURES, WatchedKernels
 from emberd.verify.loading import check_at_load
 from emberd.verify.tiles import check_tiles
 from pair_plans import mixed_model
-from pretended import PretendedDevice, make_calls, make_plans, nothing_compiled, random_tiles
+from pretended import (
+    PretendedDevice,
+    make_calls,
+    make_plans,
+    make_whole_text_calls,
+    nothing_compiled,
+    random_tiles,
+)
+from tiny_bidirectional import bidirectional_model
 from tiny_encoder import encoder_model
-from tiny_gguf import odd_feed_forward, random_model
+from tiny_gguf import odd_feed_forward, random_model, random_rows
 
 KINDS = {
     "software": ("CPU", None),
@@ -27,8 +36,15 @@ KINDS = {
 }
 KV_TYPES: Any = ("f16", "q8_0")
 MODELS = ("llama", "mixed", "gpt-oss", "olmo2", "gemma2", "qwen2moe", "gpt2")
-ODD_MODELS = ("odd llama", "odd gpt2", "odd qwen2moe", "odd gemma2", "odd feed-forward")
-"""Of widths that fill no unit of a kernel; in the last one, of the feed-forward alone."""
+ODD_MODELS = (
+    "odd llama",
+    "odd gpt2",
+    "odd qwen2moe",
+    "odd gemma2",
+    "odd feed-forward",
+    "odd state",
+)
+"""Of widths that fill no unit of a kernel; the last two are quantized where they can be."""
 MOST = {"max_tokens": 512, "max_rows": 32}
 
 
@@ -37,6 +53,11 @@ def model_of(path: Path, name: str) -> Path:
         return mixed_model(path, np.random.default_rng())
     if name == "odd feed-forward":
         return odd_feed_forward(path, np.random.default_rng())
+    if name == "odd state":  # whole tiles of 16 rows, but no whole runs of 32
+        q8 = GGMLType.Q8_0
+        rows = (q8, random_rows(np.random.default_rng(), 112, 256, q8))
+        outputs = {f"blk.{layer}.attn_output.weight": rows for layer in range(2)}
+        return random_model(path, quant="F16", width=112, tensors=outputs)
     if name in ODD_MODELS:
         sizes = Sizes(width=1004, ffn=556, heads=5, kv_heads=5, head_dim=20, shared_ffn=530)
         return architecture_model(path, name.removeprefix("odd "), quant="F16", sizes=sizes)
@@ -84,6 +105,7 @@ def test_every_kernel_that_serves_is_checked(
         ("mixed", "subgroups"),
         ("qwen2moe", "plain"),
         ("odd llama", "subgroups"),
+        ("odd state", "subgroups"),
     ],
 )
 def test_measured_tiles_are_checked_in_all_their_kernels(
@@ -121,6 +143,22 @@ def test_every_kernel_of_an_encoder_is_checked(
         make_calls(device, path, 512)
         check_at_load(WatchedKernels(device), path, cache_dir=None, **MOST)
     assert len(served) > 10 and {str(key) for key in served - checked} == set()
+
+
+@pytest.mark.parametrize(
+    ("quant", "kind"),
+    [("Q8_0", "subgroups"), ("F16", "plain"), ("Q8_0", "software"), ("Q4_0", "plain")],
+)
+def test_every_kernel_of_a_decoder_that_looks_both_ways_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quant: str, kind: str
+) -> None:
+    device, path = PretendedDevice(*KINDS[kind]), tmp_path / "m.gguf"
+    bidirectional_model(path, quant=quant)
+    with nothing_compiled(monkeypatch) as (served, checked):
+        make_whole_text_calls(device, path, 512)
+        check_at_load(WatchedKernels(device), path, cache_dir=None, kv_types=KV_TYPES, **MOST)
+    assert len(served) >= 10 and {str(key) for key in served - checked} == set()
+    assert not any(key.name.startswith(("sample", "attention_decode")) for key in checked)
 
 
 def test_a_kernel_that_is_left_out_of_the_check_shows(
