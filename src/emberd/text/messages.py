@@ -61,7 +61,7 @@ def linked(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     for message in messages:
         if calls := message.get("tool_calls"):
             waiting = {}
-            named = []
+            named: list[Any] = []
             for call in calls:
                 function = call.get("function") if isinstance(call, Mapping) else None
                 if isinstance(function, Mapping):
