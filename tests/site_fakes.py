@@ -16,7 +16,10 @@ from typing import Any, TypeVar
 import httpx
 import numpy as np
 import uvicorn
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from numpy.typing import NDArray
+from starlette.routing import Route
 
 from emberd.config import Config
 from emberd.errors import ModelLoadError, WorkerDiedError
@@ -74,6 +77,7 @@ class FakeWorker:
     requests: list[GenerateRequest] = field(default_factory=list)
     embeds: list[EmbedRequest] = field(default_factory=list)
     running: set[str] = field(default_factory=set)
+    num_tokens: int = 0  # generated, of all requests
     cancelled: list[str] = field(default_factory=list)
     prefilled: asyncio.Event = field(default_factory=asyncio.Event)  # cleared: prompts are read
 
@@ -105,6 +109,7 @@ class FakeWorker:
                 if not self.alive:
                     raise WorkerDiedError("the worker of 'fake' ended with code -9")
                 before, last, count = last, self.chosen(last, params), count + 1
+                self.num_tokens += 1
                 stopped = last in params.stop_token_ids and not params.ignore_eos
                 reason = "stop" if stopped else "length" if count >= params.max_tokens else None
                 finished = reason is not None
@@ -252,10 +257,30 @@ class Site:
             server.leave()
             await task
 
+    @contextlib.asynccontextmanager
+    async def http(self, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+        """A client of a server on a free port; without TLS, whose certificates take longer to read than most tests."""
+        async with (
+            self.listening() as (url, _),
+            httpx.AsyncClient(base_url=url, verify=False, trust_env=False, **options) as client,
+        ):
+            yield client
+
     async def until(self, condition: Any) -> None:
         """Wait until `condition()` holds; the test's own time limit ends it."""
         while not condition():
             await asyncio.sleep(0.005)
+
+
+def routes(app: FastAPI) -> set[tuple[str, str]]:
+    """Every method and path that the application answers, parameters filled in."""
+    found = set()
+    for route in app.routes:
+        assert isinstance(route, Route | APIRoute), route
+        path = route.path.replace("{name:path}", "a/b:c").replace("{digest}", "sha256:0")
+        path = path.replace("{", "").replace("}", "")
+        found |= {(method, path) for method in route.methods or ()}
+    return found
 
 
 def refused() -> Exception:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -163,7 +164,7 @@ def chain_model(
     control: Iterable[str] = (),
     style: Style = "bpe",
     context_length: int = 4096,
-    ffn: int = VOCAB_SIZE,
+    ffn: int = 64,
     metadata: Mapping[str, Any] | None = None,
 ) -> Path:
     """A model whose next token depends on the last one alone.
@@ -178,9 +179,7 @@ def chain_model(
     for last in range(width):
         for following, logit in transitions.get(last, {EOS: SURE}).items():
             logits[following, last] = logit
-    rng = np.random.default_rng(0)
-    # The matrices below are multiplied by zero in the end; they only must not be special.
-    noise = rng.normal(0, 0.02, (width, width)).astype(np.float32)
+    noise = _noise(width)  # multiplied by zero in the end; it only must not be special
     zeros, ones = np.zeros((width, width), np.float32), np.ones(width, np.float32)
     tensors: dict[str, Tensor] = {
         "token_embd.weight": np.eye(width, dtype=np.float32) * np.float32(root),
@@ -197,6 +196,11 @@ def chain_model(
         tensors[f"blk.0.{name}.weight"] = np.resize(noise, (ffn, width))
     sizes = _sizes("llama", "chain", 1, width, ffn, 8, 8, 64, context_length)
     return write_gguf(path, sizes | vocab.metadata() | dict(metadata or {}), tensors)
+
+
+@lru_cache(maxsize=1)
+def _noise(width: int) -> NDArray[np.float32]:
+    return np.random.default_rng(0).normal(0, 0.02, (width, width)).astype(np.float32)
 
 
 def script_model(
@@ -271,11 +275,37 @@ def random_model(
     Matrices are `quant` (see `random_rows`), norms and biases F32. `metadata` and `tensors` replace
     entries, or drop them with None.
     """
-    rng = np.random.default_rng(seed)
     vocab = vocab or byte_vocab()
+    shape = (layers, width, ffn, heads, kv_heads, head_dim)
+    weights = _random_weights(
+        architecture, quant, embedding_quant or quant, shape, len(vocab.tokens), tied, seed
+    )
+    sizes = _sizes(architecture, "random", *shape, context_length)
+    sizes[f"{architecture}.attention.sliding_window"] = sliding_window
+    sizes[f"{architecture}.attention.sliding_window_pattern"] = sliding_window_pattern
+    made = {**weights, **(tensors or {})}
+    return write_gguf(
+        path,
+        sizes | vocab.metadata() | dict(metadata or {}),
+        {name: tensor for name, tensor in made.items() if tensor is not None},
+    )
+
+
+@lru_cache(maxsize=8)  # drawing them takes longer than all that many a test does with them
+def _random_weights(
+    architecture: str,
+    quant: str,
+    embedding_quant: str,
+    shape: tuple[int, int, int, int, int, int],
+    vocab_size: int,
+    tied: bool,
+    seed: int,
+) -> Mapping[str, Tensor]:
+    layers, width, ffn, heads, kv_heads, head_dim = shape
+    rng = np.random.default_rng(seed)
     kind = GGMLQuantizationType[quant]
-    embedding_kind = GGMLQuantizationType[embedding_quant or quant]
-    vocab_size, q_size, kv_size = len(vocab.tokens), heads * head_dim, kv_heads * head_dim
+    embedding_kind = GGMLQuantizationType[embedding_quant]
+    q_size, kv_size = heads * head_dim, kv_heads * head_dim
 
     def matrix(rows: int, cols: int, kind: GGMLQuantizationType, gain: float = 1.0) -> Tensor:
         return kind, random_rows(rng, rows, cols, kind, std=gain / math.sqrt(cols))
@@ -283,7 +313,7 @@ def random_model(
     def vector(size: int, mean: float = 1.0) -> Tensor:
         return rng.normal(mean, 0.1, size).astype(np.float32)
 
-    made: dict[str, Tensor | None] = {
+    made: dict[str, Tensor] = {
         "token_embd.weight": matrix(vocab_size, width, embedding_kind, gain=2.0),
         "output_norm.weight": vector(width),
     }
@@ -311,17 +341,7 @@ def random_model(
         if architecture == "gemma3":
             made[f"{prefix}post_attention_norm.weight"] = vector(width)
             made[f"{prefix}post_ffw_norm.weight"] = vector(width)
-    sizes = _sizes(
-        architecture, "random", layers, width, ffn, heads, kv_heads, head_dim, context_length
-    )
-    sizes[f"{architecture}.attention.sliding_window"] = sliding_window
-    sizes[f"{architecture}.attention.sliding_window_pattern"] = sliding_window_pattern
-    made |= dict(tensors or {})
-    return write_gguf(
-        path,
-        sizes | vocab.metadata() | dict(metadata or {}),
-        {name: tensor for name, tensor in made.items() if tensor is not None},
-    )
+    return made
 
 
 def _sizes(

@@ -302,6 +302,7 @@ def test_devices_json_says_what_would_be_chosen(emberd_cli: Emberd) -> None:
     assert isinstance(answer["adapters"], list)
 
 
+@pytest.mark.slow
 def test_bench_ends_in_one_json_line(emberd_cli: Emberd, tmp_path: Path) -> None:
     path = random_model(tmp_path / "tiny.gguf")
     arguments = ("--device", "cpu", "--prompt-tokens", "5", "--new-tokens", "3")

@@ -9,7 +9,11 @@ from block_world import World
 
 @pytest.mark.parametrize(
     ("sequences", "ram", "disk", "events", "states"),
-    [(3, 2, 0, 8, 500), (2, 0, 2, 9, 500), (3, 1, 2, 7, 500)],
+    [
+        pytest.param(3, 2, 0, 8, 500, marks=pytest.mark.slow),
+        pytest.param(2, 0, 2, 9, 500, marks=pytest.mark.slow),
+        (3, 1, 2, 7, 500),
+    ],
 )
 def test_every_order_of_events_is_as_the_model_has_it(
     sequences: int, ram: int, disk: int, events: int, states: int

@@ -255,7 +255,10 @@ def test_blanks_are_few_and_never_outside_k09(player: Player) -> None:
     assert not player.accepts(grammar, "{\n" + " " * 40 + '"n":1}')
 
 
-@pytest.mark.parametrize("seed", range(NUM_RANDOM))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, NUM_RANDOM))],
+)
 def test_what_random_schemas_allow_validates_k08(player: Player, seed: int) -> None:
     schema = RandomSchemas(seed).schema()
     grammar, num_ended = grammar_of(schema), 0

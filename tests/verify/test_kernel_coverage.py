@@ -56,8 +56,8 @@ def missing(
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *((name, "subgroups") for name in MODELS),
-        ("llama", "plain"),
+        *(pytest.param(name, "subgroups", marks=pytest.mark.slow) for name in MODELS),
+        pytest.param("llama", "plain", marks=pytest.mark.slow),
         ("gpt-oss", "software"),
     ],
 )
@@ -68,8 +68,14 @@ def test_every_kernel_that_serves_is_checked(
     assert missing(monkeypatch, device, path, default_table(device)) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "kind"), [("llama", "subgroups"), ("mixed", "subgroups"), ("qwen2moe", "plain")]
+    ("name", "kind"),
+    [
+        ("llama", "subgroups"),
+        ("mixed", "subgroups"),
+        ("qwen2moe", "plain"),
+    ],
 )
 def test_measured_tiles_are_checked_in_all_their_kernels(
     tmp_path: Path,
@@ -84,6 +90,7 @@ def test_measured_tiles_are_checked_in_all_their_kernels(
     assert missing(monkeypatch, device, path, table) == set()
 
 
+@pytest.mark.slow
 def test_what_stands_in_for_kernels_that_are_left_out_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
@@ -105,6 +112,7 @@ def test_every_kernel_of_an_encoder_is_checked(
     assert len(served) > 10 and {str(key) for key in served - checked} == set()
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_left_out_of_the_check_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def test_the_device_is_near_numpy(tmp_path: Path, text: str) -> None:
     assert 0 <= found.mean_kl < 1e-5 and found.top1 > 0.95
 
 
+@pytest.mark.slow
 def test_the_smaller_context_bounds_the_window(tmp_path: Path, text: str) -> None:
     path = random_model(tmp_path / "long.gguf", layers=1)
     other = random_model(tmp_path / "short.gguf", layers=1, context_length=32)
@@ -95,6 +96,7 @@ def test_the_smaller_context_bounds_the_window(tmp_path: Path, text: str) -> Non
         assert found.num_tokens == 110 - 4 and found.mean_kl == 0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # overflow is what is tested
 @pytest.mark.parametrize("value", [np.nan, 3e38])
 def test_what_is_not_finite_proves_nothing(tmp_path: Path, text: str, value: float) -> None:

@@ -52,6 +52,7 @@ def loaded(options: WorkerOptions) -> tuple[Runner, Runner, DraftModel]:
     return runner, draft.runner, draft.model()
 
 
+@pytest.mark.slow
 def test_no_reply_is_another_for_any_draft(
     options: WorkerOptions, rng: np.random.Generator
 ) -> None:
@@ -153,6 +154,7 @@ def test_what_the_draft_is_refused_for_is_refused_of_both(options: WorkerOptions
     assert fit.verdict == "fits with a smaller context" and fit.largest["f32"] == 64
 
 
+@pytest.mark.slow
 def test_a_worker_serves_with_its_draft_and_tells_of_it(options: WorkerOptions) -> None:
     async def work() -> None:
         worker = await WorkerClient.start(options)
