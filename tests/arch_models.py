@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,24 @@ from gguf import GGMLQuantizationType
 
 from tiny_gguf import Tensor, random_model, random_rows
 
-WIDTH, FFN, HEADS, KV_HEADS, HEAD_DIM, LAYERS = 128, 96, 4, 2, 32, 4
-EXPERTS, USED, SHARED_FFN = 6, 2, 64
+HEAD_DIM, LAYERS = 32, 4
+EXPERTS, USED = 6, 2
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of the matrices; `ffn` of one expert where there are experts."""
+
+    width: int = 128
+    ffn: int = 96
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = HEAD_DIM
+    shared_ffn: int = 64
+
+
+USUAL = Sizes()
+
 YARN = {
     "rope.scaling.type": "yarn",
     "rope.scaling.factor": 4.0,
@@ -43,11 +60,10 @@ CASES: dict[str, dict[str, Any]] = {
         "attention.temperature_scale": 0.5,
     },
     "qwen2": {},
-    "qwen2moe": MIXTURE
-    | {"expert_feed_forward_length": FFN, "expert_shared_feed_forward_length": SHARED_FFN},
+    "qwen2moe": MIXTURE,
     "qwen3": {},
     "qwen3, YaRN": YARN,
-    "qwen3moe": MIXTURE | {"expert_feed_forward_length": FFN},
+    "qwen3moe": MIXTURE,
     "gemma": {},
     "gemma2": SOFT_CAPS | {"attention.sliding_window": 16},
     "gemma3": {"attention.sliding_window": 16, "attention.sliding_window_pattern": 2},
@@ -68,7 +84,7 @@ CASES: dict[str, dict[str, Any]] = {
     "smollm3": {},
     "granite": MULTIPLIERS,
     "olmo2": {},
-    "gpt-oss": MIXTURE | YARN | {"expert_feed_forward_length": FFN, "attention.sliding_window": 16},
+    "gpt-oss": MIXTURE | YARN | {"attention.sliding_window": 16},
     "gpt2": LAYER_NORMS | {"context_length": 256},
     "starcoder2": LAYER_NORMS,
     "phi2": LAYER_NORMS | {"rope.dimension_count": HEAD_DIM // 2},
@@ -79,7 +95,9 @@ CASES: dict[str, dict[str, Any]] = {
 """By name, "ARCHITECTURE, what differs": metadata below the architecture, and sizes of further vectors."""
 
 
-def architecture_model(path: Path, name: str, *, quant: str = "F32", seed: int = 0) -> Path:
+def architecture_model(
+    path: Path, name: str, *, quant: str = "F32", seed: int = 0, sizes: Sizes = USUAL
+) -> Path:
     """Write the model of a case; matrices are `quant`."""
     architecture, given = name.split(",")[0], CASES[name]
     rng = np.random.default_rng(seed + 1)
@@ -89,24 +107,28 @@ def architecture_model(path: Path, name: str, *, quant: str = "F32", seed: int =
         for key, size in given.items()
         if ".weight" in key
     }
+    if "expert_count" in given and architecture != "llama":
+        metadata[f"{architecture}.expert_feed_forward_length"] = sizes.ffn
+    if architecture == "qwen2moe":
+        metadata[f"{architecture}.expert_shared_feed_forward_length"] = sizes.shared_ffn
     if given.items() >= LAYER_NORMS.items():
-        tensors["output_norm.bias"] = rng.normal(0, 0.3, WIDTH).astype(np.float32)
+        tensors["output_norm.bias"] = rng.normal(0, 0.3, sizes.width).astype(np.float32)
     if architecture == "phi2":
         tensors["output.bias"] = rng.normal(0, 1, 512).astype(np.float32)
     if architecture == "gpt2":
-        tensors["position_embd.weight"] = rng.normal(0, 0.3, (256, WIDTH)).astype(np.float32)
+        tensors["position_embd.weight"] = rng.normal(0, 0.3, (256, sizes.width)).astype(np.float32)
     for layer in range(LAYERS):
-        tensors |= _layer(name, f"blk.{layer}.", rng, GGMLQuantizationType[quant], given)
+        tensors |= _layer(name, f"blk.{layer}.", rng, GGMLQuantizationType[quant], given, sizes)
     return random_model(
         path,
         architecture,  # type: ignore[arg-type]
         quant=quant,
         layers=LAYERS,
-        width=WIDTH,
-        ffn=FFN,
-        heads=HEADS,
-        kv_heads=KV_HEADS,
-        head_dim=HEAD_DIM,
+        width=sizes.width,
+        ffn=sizes.ffn,
+        heads=sizes.heads,
+        kv_heads=sizes.kv_heads,
+        head_dim=sizes.head_dim,
         seed=seed,
         tied=architecture.startswith("gemma"),
         metadata=metadata,
@@ -120,6 +142,7 @@ def _layer(
     rng: np.random.Generator,
     kind: GGMLQuantizationType,
     given: Mapping[str, Any],
+    sizes: Sizes,
 ) -> dict[str, Tensor | None]:
     """What a layer has beside, or instead of, a llama layer's tensors."""
 
@@ -132,56 +155,62 @@ def _layer(
         return rng.normal(mean, 0.1, size).astype(np.float32)
 
     architecture = name.split(",")[0]
-    q_size, kv_size = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+    q_size, kv_size = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
     found: dict[str, Tensor | None] = {}
     if architecture == "qwen2moe":
         for part, size in (("q", q_size), ("k", kv_size), ("v", kv_size)):
             found[f"attn_{part}.bias"] = vector(size, 0.0)
         found |= {
-            "ffn_gate_inp_shexp.weight": vector(WIDTH, 0.0),
-            "ffn_gate_shexp.weight": matrix(SHARED_FFN, WIDTH),
-            "ffn_up_shexp.weight": matrix(SHARED_FFN, WIDTH),
-            "ffn_down_shexp.weight": matrix(WIDTH, SHARED_FFN),
+            "ffn_gate_inp_shexp.weight": vector(sizes.width, 0.0),
+            "ffn_gate_shexp.weight": matrix(sizes.shared_ffn, sizes.width),
+            "ffn_up_shexp.weight": matrix(sizes.shared_ffn, sizes.width),
+            "ffn_down_shexp.weight": matrix(sizes.width, sizes.shared_ffn),
         }
     if architecture == "qwen3moe":
-        found |= {"attn_q_norm.weight": vector(HEAD_DIM), "attn_k_norm.weight": vector(HEAD_DIM)}
+        found |= {
+            "attn_q_norm.weight": vector(sizes.head_dim),
+            "attn_k_norm.weight": vector(sizes.head_dim),
+        }
     if architecture in ("gemma2", "olmo2"):
         found |= {
-            "post_attention_norm.weight": vector(WIDTH),
-            "post_ffw_norm.weight": vector(WIDTH),
+            "post_attention_norm.weight": vector(sizes.width),
+            "post_ffw_norm.weight": vector(sizes.width),
         }
     if architecture == "olmo2":
         found |= {"attn_q_norm.weight": vector(q_size), "attn_k_norm.weight": vector(kv_size)}
         found |= {"attn_norm.weight": None, "ffn_norm.weight": None}
     if given.items() >= LAYER_NORMS.items():
-        found |= {"ffn_gate.weight": None, "attn_norm.bias": vector(WIDTH, 0.0)}
+        found |= {"ffn_gate.weight": None, "attn_norm.bias": vector(sizes.width, 0.0)}
         if architecture in ("phi2", "falcon"):
             found["ffn_norm.weight"] = None
         else:
-            found["ffn_norm.bias"] = vector(WIDTH, 0.0)
+            found["ffn_norm.bias"] = vector(sizes.width, 0.0)
     if "two norms" in name:
-        found |= {"attn_norm_2.weight": vector(WIDTH), "attn_norm_2.bias": vector(WIDTH, 0.0)}
+        found |= {
+            "attn_norm_2.weight": vector(sizes.width),
+            "attn_norm_2.bias": vector(sizes.width, 0.0),
+        }
     if architecture in ("gpt2", "starcoder2", "phi2"):
-        found |= {"attn_output.bias": vector(WIDTH, 0.0)}
-        found |= {"ffn_up.bias": vector(FFN, 0.0), "ffn_down.bias": vector(WIDTH, 0.0)}
+        found |= {"attn_output.bias": vector(sizes.width, 0.0)}
+        found |= {"ffn_up.bias": vector(sizes.ffn, 0.0), "ffn_down.bias": vector(sizes.width, 0.0)}
     if architecture == "starcoder2" or "apart" in name:
         for part, size in (("q", q_size), ("k", kv_size), ("v", kv_size)):
             found[f"attn_{part}.bias"] = vector(size, 0.0)
     elif architecture in ("phi3", "gpt2", "phi2", "falcon"):
         found |= dict.fromkeys(("attn_q.weight", "attn_k.weight", "attn_v.weight"), None)
-        found["attn_qkv.weight"] = matrix(q_size + 2 * kv_size, WIDTH)
+        found["attn_qkv.weight"] = matrix(q_size + 2 * kv_size, sizes.width)
         if architecture in ("gpt2", "phi2"):
             found["attn_qkv.bias"] = vector(q_size + 2 * kv_size, 0.0)
     if architecture == "phi3":
         found["ffn_gate.weight"] = None
-        found["ffn_up.weight"] = matrix(2 * FFN, WIDTH)
+        found["ffn_up.weight"] = matrix(2 * sizes.ffn, sizes.width)
     if architecture == "gpt-oss":
-        found |= {"ffn_norm.weight": None, "post_attention_norm.weight": vector(WIDTH)}
-        found["attn_sinks.weight"] = vector(HEADS, 2.0) * 2
-        sizes = {"attn_q": q_size, "attn_k": kv_size, "attn_v": kv_size, "attn_output": WIDTH}
-        for part, size in {**sizes, "ffn_gate_inp": EXPERTS}.items():
+        found |= {"ffn_norm.weight": None, "post_attention_norm.weight": vector(sizes.width)}
+        found["attn_sinks.weight"] = vector(sizes.heads, 2.0) * 2
+        rows = {"attn_q": q_size, "attn_k": kv_size, "attn_v": kv_size, "attn_output": sizes.width}
+        for part, size in {**rows, "ffn_gate_inp": EXPERTS}.items():
             found[f"{part}.bias"] = vector(size, 0.0)
-        for part, size in (("gate", FFN), ("up", FFN), ("down", WIDTH)):
+        for part, size in (("gate", sizes.ffn), ("up", sizes.ffn), ("down", sizes.width)):
             found[f"ffn_{part}_exps.bias"] = vector(EXPERTS * size, 0.0).reshape(EXPERTS, size)
     expert_kind = kind
     if architecture == "gpt-oss" and kind != GGMLQuantizationType.F32:
@@ -189,9 +218,9 @@ def _layer(
     if "expert_count" in given:
         found |= dict.fromkeys(("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"), None)
         found |= {
-            "ffn_gate_inp.weight": matrix(EXPERTS, WIDTH, kind=GGMLQuantizationType.F32),
-            "ffn_gate_exps.weight": matrix(EXPERTS, FFN, WIDTH, kind=expert_kind),
-            "ffn_up_exps.weight": matrix(EXPERTS, FFN, WIDTH, kind=expert_kind),
-            "ffn_down_exps.weight": matrix(EXPERTS, WIDTH, FFN, kind=expert_kind),
+            "ffn_gate_inp.weight": matrix(EXPERTS, sizes.width, kind=GGMLQuantizationType.F32),
+            "ffn_gate_exps.weight": matrix(EXPERTS, sizes.ffn, sizes.width, kind=expert_kind),
+            "ffn_up_exps.weight": matrix(EXPERTS, sizes.ffn, sizes.width, kind=expert_kind),
+            "ffn_down_exps.weight": matrix(EXPERTS, sizes.width, sizes.ffn, kind=expert_kind),
         }
     return {f"{prefix}{name}": tensor for name, tensor in found.items()}

@@ -19,6 +19,7 @@ import pytest
 from emberd.gguf.encoder import open_encoder
 from emberd.gguf.spec import open_model
 from emberd.runtime import kv_cache, plan
+from emberd.runtime.activations import padded
 from emberd.runtime.buffers import allocate
 from emberd.runtime.counting import CountingDevice
 from emberd.runtime.device import AdapterInfo
@@ -127,7 +128,9 @@ def make_plans(
     # What the runner runs outside of plans: logits of any places, for scores, and states, for embeddings.
     transformer, places = buffers.transformer, device.empty((max_rows,), "i32")
     steps = transformer.head(places, device.empty((1,), "u32"), max_rows)
-    steps.append(transformer.output_norm(places, device.empty((max_rows, spec.hidden_size))))
+    steps.append(
+        transformer.output_norm(places, device.empty((max_rows, padded(spec.hidden_size))))
+    )
     plan.record(device, steps, places)
     weights.uploads.drop()
     model.close()

@@ -344,6 +344,18 @@ def _random_weights(
     return made
 
 
+def odd_feed_forward(path: Path, rng: np.random.Generator, ffn: int = 300) -> Path:
+    """A model in Q8_0 but for what reads its feed-forwards' states: rows of no whole quant blocks, which are F16."""
+    layers, width, q8 = 2, 256, GGMLQuantizationType.Q8_0
+    given: dict[str, Tensor | None] = {}
+    for layer in range(layers):
+        for name in ("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"):
+            rows = {"attn_q": 256, "attn_k": 128, "attn_v": 128}.get(name, ffn)
+            raw = random_rows(rng, rows, width, q8, std=1 / math.sqrt(width))
+            given[f"blk.{layer}.{name}.weight"] = (q8, raw)
+    return random_model(path, quant="F16", layers=layers, width=width, ffn=ffn, tensors=given)
+
+
 def _sizes(
     architecture: str,
     name: str,

@@ -44,6 +44,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("plain", SCRIPTS, TEXTS),
         ("hermes", SCRIPTS, "{# <tool_call> #}{% if tools %}T{% endif %}" + TEXTS),
         ("pythonic", SCRIPTS, "{# [func_name1( #}{% if tools %}T{% endif %}" + TEXTS),
+        ("xml", SCRIPTS, "{# <function= <parameter= #}{% if tools %}T{% endif %}" + TEXTS),
+        ("gemma", SCRIPTS, "{# <|tool_call> #}{% if tools %}T{% endif %}" + TEXTS),
         ("thinks", thoughts, "{# </think> #}" + TEXTS),
     ):
         metadata = {"tokenizer.chat_template": template}
@@ -404,6 +406,31 @@ def test_beside_a_strict_tool_what_is_left_out_of_others_is_listed(ask: Ask, mod
     asked = ask(CHAT, {"tools": tools}, model)
     assert asked.grammar
     assert asked.headers["x-emberd-ignored"] == "tools.f.not, tools.f.minProperties"
+
+
+@pytest.mark.parametrize(
+    ("model", "texts"),
+    [
+        ("xml", ("<function=%s>\n<parameter=n>\n%s\n</parameter>\n</function>", "5", "x")),
+        ("gemma", ("<|tool_call>call:%s{n:%s}<tool_call|>", "5", '<|"|>x<|"|>')),
+    ],
+)
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_beside_a_strict_tool_one_whose_arguments_are_not_named_is_open(
+    ask: Ask, model: str, texts: tuple[str, str, str], choice: str, player: Player
+) -> None:
+    odd = {"anyOf": [{"required": ["n"]}, {"required": ["m"]}], "if": {}}
+    tools = [function("g", strict=True), function("f", parameters=odd)]
+    asked = ask(CHAT, {"tools": tools, "tool_choice": choice}, model)
+    assert asked.status == 200 and asked.grammar is not None
+    assert asked.headers["x-emberd-ignored"] == "tools.f.if, tools.f.anyOf"
+    call, number, text = texts
+    for name, value, fits in (("g", number, True), ("g", text, False), ("f", text, True)):
+        assert player.accepts(asked.grammar, call % (name, value)) is fits
+    strict = [function("f", strict=True, parameters={"anyOf": odd["anyOf"]})]
+    refused = ask(CHAT, {"tools": strict, "tool_choice": choice}, model)
+    assert refused.status == 400
+    assert refused.answer["error"]["param"] == "tools[0].function.parameters.anyOf"
 
 
 def test_strict_tools_are_held_to_their_schema_where_the_model_calls_them_oc11(

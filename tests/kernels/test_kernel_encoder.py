@@ -93,16 +93,9 @@ def test_attention_encoder_matches_reference(
     assert (found[count:] == 7).all(), "tokens beyond count were touched"
 
 
-def test_attention_encoder_refuses_wide_heads(device: Device, kernels: Kernels) -> None:
-    with pytest.raises(DeviceError, match="at most 256"):
-        ops.attention_encoder(
-            kernels,
-            device.empty((1, 3 * 320)),
-            device.empty((1, 2), "i32"),
-            device.empty((1,), "u32"),
-            device.empty((1, 320)),
-            rows=1,
-            num_heads=1,
-            head_dim=320,
-            scale=1.0,
-        )
+def test_heads_that_the_kernels_lack_are_refused(device: Device) -> None:
+    with pytest.raises(DeviceError, match=r"heads of 320 dims .* at most 256"):
+        ops.check_heads(device, num_heads=1, head_dim=320)
+    with pytest.raises(DeviceError, match=r"state of 36 values .* multiple of 8 is needed"):
+        ops.check_heads(device, num_heads=3, head_dim=12)
+    ops.check_heads(device, num_heads=1, head_dim=256)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as GGMLType
 
+from emberd.gguf.dequant import dequantize
 from emberd.runtime.device import Device
 from emberd.runtime.kernel import Kernels
 from emberd.runtime.matvec import MatvecTile
-from emberd.runtime.weights import upload_matrix
+from emberd.runtime.weights import FLOAT_TYPES, upload_matrix
 from linear_cases import (
     ALL_TYPES,
     NARROW,
@@ -21,6 +22,7 @@ from linear_cases import (
     with_rows_tile,
     with_subgroups,
 )
+from tiny_gguf import random_rows
 
 pytestmark = pytest.mark.device
 
@@ -50,6 +52,22 @@ def test_matmul_of_ragged_tiles(
     weight = upload_matrix(device, [(raw, kind)])
     names = check_product(kernels, rng, weight, floats, tokens=21, live=18, table=NARROW)
     assert names == ["matmul"]
+
+
+@pytest.mark.parametrize("kind", FLOAT_TYPES, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("cols", [1, 37, 100])
+def test_float_rows_that_are_no_whole_units(
+    device: Device, kernels: Kernels, rng: np.random.Generator, kind: GGMLType, cols: int
+) -> None:
+    """Zeros stand behind them, also in parts of the matrix; whatever the activations hold there counts for nothing."""
+    raw = random_rows(rng, 19, cols, kind)
+    row_bytes = raw.shape[1] // cols * -(-cols // 8) * 8
+    weight = upload_matrix(limited(device, max_binding_bytes=8 * row_bytes), [(raw, kind)])
+    assert (weight.cols % 8, len(weight.parts)) == (0, 3)
+    floats = np.zeros((19, weight.cols), np.float32)
+    floats[:, :cols] = dequantize(raw, kind)
+    for tokens in (1, 6, 20):
+        check_product(kernels, rng, weight, floats, tokens=tokens, table=NARROW)
 
 
 @pytest.mark.parametrize("tokens", [3, 20])

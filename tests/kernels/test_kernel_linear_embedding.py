@@ -11,7 +11,7 @@ from emberd.gguf.dequant import dequantize
 from emberd.runtime import linear
 from emberd.runtime.device import Device
 from emberd.runtime.kernel import Kernels, run_once
-from emberd.runtime.weights import upload_matrix, upload_vector
+from emberd.runtime.weights import FLOAT_TYPES, upload_matrix, upload_vector
 from fused_cases import check_quantized, poisoned
 from linear_cases import ALL_TYPES, QUANT_TYPES, limited, random_weights
 from tiny_gguf import random_rows
@@ -51,6 +51,20 @@ def test_embedding_by_id_and_by_last_token(
     run_once(device, steps)
     taken = np.where(given < 0, last[sequences].astype(np.int32), ids)
     check(device.read(y), floats[taken] * 2.5, "float")
+
+
+@pytest.mark.parametrize("kind", FLOAT_TYPES, ids=lambda kind: kind.name)
+def test_embedding_of_rows_that_are_no_whole_units(
+    device: Device, kernels: Kernels, rng: np.random.Generator, kind: GGMLType
+) -> None:
+    raw = random_rows(rng, ROWS, 37, kind)
+    ids = rng.integers(0, ROWS, 5).astype(np.int32)
+    y, some = device.upload(np.full((5, 40), np.nan, np.float32)), device.empty((5,), "i32")
+    weight = upload_matrix(device, [(raw, kind)])
+    steps = linear.embedding(kernels, weight, device.upload(ids), some, some, y, rows=5, scale=2.5)
+    run_once(device, steps)
+    check(device.read(y)[:, :37], dequantize(raw, kind)[ids] * 2.5, "float")
+    assert not device.read(y)[:, 37:].any()
 
 
 @pytest.mark.parametrize("kind", QUANT_TYPES, ids=lambda kind: kind.name)

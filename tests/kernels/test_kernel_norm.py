@@ -91,6 +91,34 @@ def test_layer_norm_of_all_rows_and_of_given_ones(
         check(device.read(y), reference.layer_norm(taken, weight, bias, 1e-5), "float")
 
 
+def test_means_are_of_the_values_ahead_of_the_zeros(
+    device: Device, kernels: Kernels, rng: np.random.Generator
+) -> None:
+    """Zeros that make rows long enough for the products behind the norm count in no mean, and stay zeros."""
+    width, count = 136, 131
+    x = rng.standard_normal((3, width), np.float32) * 4 + 3
+    weight, bias, before = rng.standard_normal((3, width), np.float32)
+    for array in (x, weight[None], bias[None], before[None]):
+        array[:, count:] = 0
+    sizes = {"rows": 3, "width": width, "count": count, "eps": 1e-5}
+    given, scales, shifts = device.upload(x), device.upload(weight), device.upload(bias)
+    normed, centred = (device.upload(np.full_like(x, np.nan)) for _ in range(2))
+    residual = device.upload(np.tile(before, (3, 1)))
+    steps = [
+        ops.rms_norm(kernels, given, scales, normed, **sizes),
+        ops.layer_norm(kernels, given, scales, shifts, centred, **sizes),
+        ops.rms_norm_add(kernels, given, scales, residual, **sizes),
+    ]
+    run_once(device, steps)
+    x, weight, bias = x[:, :count], weight[:count], bias[:count]
+    expected = reference.rms_norm(x, weight, 1e-5)
+    found = [device.read(tensor) for tensor in (normed, centred, residual)]
+    check(found[0][:, :count], expected, "float")
+    check(found[1][:, :count], reference.layer_norm(x, weight, bias, 1e-5), "float")
+    check(found[2][:, :count], before[:count] + expected, "float")
+    assert not any(out[:, count:].any() for out in found)
+
+
 def test_add_positions_leaves_rows_from_the_count_on(
     device: Device, kernels: Kernels, rng: np.random.Generator
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arch_models import CASES, architecture_model
+from arch_models import CASES, USUAL, Sizes, architecture_model
 from batches import Row, make_batch
 from emberd.gguf.architectures import ARCHITECTURES
 from emberd.protocol import WorkerOptions
@@ -24,10 +24,23 @@ def test_every_architecture_has_a_case() -> None:
     assert {name.split(",")[0] for name in CASES} == set(ARCHITECTURES)
 
 
+ODD = Sizes(width=100, ffn=37, heads=5, kv_heads=5, head_dim=20, shared_ffn=53)
+ODD_CASES = ("llama", "llama, experts (Mixtral)", "qwen3", "gemma2", "gpt2", "phi3", "qwen2moe")
+"""With sizes that are a multiple of nothing; tests/runtime/test_gpu_architectures.py has such models on a GPU."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_logprobs_equal_llama_cpp_s(name: str, tmp_path: Path, rng: np.random.Generator) -> None:
-    path = architecture_model(tmp_path / "m.gguf", name)
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        *(pytest.param(name, USUAL, id=name) for name in CASES),
+        *(pytest.param(name, ODD, id=f"{name}, odd sizes") for name in ODD_CASES),
+    ],
+)
+def test_logprobs_equal_llama_cpp_s(
+    name: str, sizes: Sizes, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    path = architecture_model(tmp_path / "m.gguf", name, sizes=sizes)
     ids = rng.integers(0, 256, max(LENGTHS)).tolist()
     expected = expected_logprobs(path, ids, LENGTHS, context=CONTEXT)
     runner = CpuRunner.load(WorkerOptions(str(path), "cpu", context_length=CONTEXT))

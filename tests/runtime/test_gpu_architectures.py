@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arch_models import CASES, architecture_model
+from arch_models import CASES, USUAL, Sizes, architecture_model
 from batches import GREEDY, Row, make_batch
 from emberd.errors import DeviceError
 from emberd.protocol import Runner, WorkerOptions
@@ -93,6 +93,43 @@ def test_logits_agree_with_the_reference(
         most = INT8_EXPERTS if "expert_count" in CASES[name] else INT8
     assert np.median(error) < most, error
     assert np.mean(error > 10 * most) < 0.1, error
+
+
+ODD = Sizes(width=100, ffn=37, heads=6, kv_heads=3, head_dim=20, shared_ffn=53)
+"""Nothing is a multiple of 8 but all heads together, which are 120."""
+
+ODD_SIZES = {
+    "llama": (ODD, "F16"),
+    "llama, experts (Mixtral)": (ODD, "F32"),
+    "qwen2moe": (ODD, "F16"),
+    "qwen3": (replace(ODD, heads=2, kv_heads=1, head_dim=100), "BF16"),
+    "gemma2": (ODD, "F32"),
+    "phi3": (ODD, "F32"),
+    "olmo2": (ODD, "F16"),
+    "gpt-oss": (ODD, "F32"),
+    "gpt2": (ODD, "F32"),
+    "phi2": (replace(ODD, head_dim=36), "F32"),
+    "falcon, two norms (40B)": (ODD, "F16"),
+    "smollm3": (replace(USUAL, width=112, heads=7, kv_heads=7, head_dim=24), "F16"),
+    "starcoder2": (replace(USUAL, ffn=80, heads=2, kv_heads=1, head_dim=12), "F16"),
+}
+
+
+@pytest.mark.parametrize("name", ODD_SIZES, ids=lambda name: f"{name}, odd sizes")
+def test_sizes_that_fill_no_unit_of_a_kernel(
+    name: str, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """Of 8 columns, or 32 values in int8: such matrices are float, and zeros fill the units."""
+    sizes, quant = ODD_SIZES[name]
+    path = architecture_model(tmp_path / "m.gguf", name, quant=quant, sizes=sizes)
+    ids = rng.integers(0, 256, PREFILL + DECODE).tolist()
+    gpu, cpu = GpuRunner.load(options(path)), CpuRunner.load(options(path))
+    out, ref = logits_of(gpu, ids), logits_of(cpu, ids)
+    for runner in (gpu, cpu):
+        runner.close()
+    error = np.linalg.norm(out - ref, axis=1) / np.linalg.norm(ref, axis=1)
+    assert np.median(error) < FLOAT, error
+    assert np.mean(error > 10 * FLOAT) < 0.1, error
 
 
 def test_learned_positions_bound_the_context(tmp_path: Path) -> None:

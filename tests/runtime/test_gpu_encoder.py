@@ -55,18 +55,30 @@ def test_a_text_does_not_depend_on_its_company(
     gpu.close()
 
 
+@pytest.mark.parametrize(("width", "ffn", "heads"), [(48, 37, 4), (72, 100, 6)])
+def test_sizes_that_are_no_whole_runs(
+    device: Device, tmp_path: Path, rng: np.random.Generator, width: int, ffn: int, heads: int
+) -> None:
+    path = tmp_path / "tiny.gguf"
+    tiny = encoder_model(path, quant="F16", width=width, ffn=ffn, heads=heads)
+    ids = rng.integers(0, 40, 17).astype(np.int32)
+    gpu = GpuEncoder.load(WorkerOptions(str(path), device="gpu"))
+    check(gpu.hidden_states(ids, np.array([0, 17], np.int32)), tiny.states(ids.tolist()), "float")
+    gpu.close()
+
+
 def test_sizes_that_kernels_lack_are_refused(device: Device, tmp_path: Path) -> None:
-    path = encoder_model(tmp_path / "tiny.gguf", width=48).path
-    with pytest.raises(DeviceError, match=r"48 values.*multiple of 32"):
+    path = encoder_model(tmp_path / "tiny.gguf", width=36, heads=3).path
+    with pytest.raises(DeviceError, match=r"36 values.*multiple of 8"):
         GpuEncoder.load(WorkerOptions(str(path), device="gpu"))
 
 
-@pytest.mark.parametrize("architecture", ["qwen3", "gemma3"])
+@pytest.mark.parametrize(("architecture", "width"), [("qwen3", 64), ("gemma3", 64), ("qwen3", 52)])
 def test_states_of_a_generative_model_are_the_cpus(
-    device: Device, tmp_path: Path, rng: np.random.Generator, architecture: str
+    device: Device, tmp_path: Path, rng: np.random.Generator, architecture: str, width: int
 ) -> None:
     """In one step with a row that samples, whose token is the same as without states."""
-    path = random_model(tmp_path / "tiny.gguf", architecture, width=64, ffn=96, head_dim=32)  # type: ignore[arg-type]
+    path = random_model(tmp_path / "tiny.gguf", architecture, width=width, ffn=96, head_dim=32)  # type: ignore[arg-type]
     options = WorkerOptions(str(path), device="gpu", context_length=64, max_sequences=3)
     outputs = []
     ids = rng.integers(0, 500, (2, 9)).tolist()
@@ -83,6 +95,6 @@ def test_states_of_a_generative_model_are_the_cpus(
         runner.close()
     cpu, gpu = outputs
     assert cpu.hidden is not None and gpu.hidden is not None
-    assert gpu.hidden.shape == (4, 64)
+    assert gpu.hidden.shape == (4, width)
     check(gpu.hidden, cpu.hidden, "f16")
     assert gpu.token_ids.tolist() == cpu.token_ids.tolist()

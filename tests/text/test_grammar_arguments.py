@@ -3,6 +3,7 @@ ones."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from emberd.text.reply import ReplyFormat
 from emberd.text.tokenizer import Tokenizer
 from emberd.text.tools.body import tools_of
 from emberd.text.tools.syntax import HERMES, tool_support
-from grammar_player import Player
+from grammar_player import Player, calls_of
 
 Json = dict[str, Any]
 XML, PYTHON, GEMMA = "<function= <parameter=", "[func_name1(", "<|tool_call>"
@@ -65,30 +66,160 @@ def test_a_reference_that_is_the_whole_schema_is_followed(
     assert not player.accepts(grammar, text.replace("city", "town"))
 
 
-@pytest.mark.parametrize(
-    ("schema", "param"),
-    [
-        ({"anyOf": [CITY, {"properties": {"town": {"type": "string"}}}]}, "p.anyOf"),
-        ({"allOf": [CITY]}, "p.allOf"),
-        ({"$ref": "#/$defs/A", "$defs": {"A": {"anyOf": [CITY]}}}, "p.$defs.A.anyOf"),
-        ({"$ref": "#/$defs/nothing"}, "p.$ref"),
-        ({"patternProperties": {"^c": {"type": "string"}}}, "p.patternProperties"),
-        (LOOP, "p"),  # nothing finite
-    ],
-)
-@pytest.mark.parametrize("mark", [XML, PYTHON])
-def test_no_call_is_forced_whose_arguments_could_not_be_written(
-    mark: str, schema: Json, param: str
+HARD: list[tuple[Json, str]] = [  # no property that XML-like notations could write; where that is told
+    ({"anyOf": [CITY, {"properties": {"town": {"type": "string"}}}]}, "p.anyOf"),
+    ({"allOf": [CITY, CITY]}, "p.allOf"),
+    ({"$ref": "#/$defs/A", "$defs": {"A": {"anyOf": [CITY, CITY]}}}, "p.$defs.A.anyOf"),
+    ({"$ref": "#/$defs/nothing"}, "p.$ref"),
+    ({"patternProperties": {"^c": {"type": "string"}}, "additionalProperties": False}, "p.patternProperties"),
+    ({"if": {"required": ["a"]}, "then": CITY}, "p.if"),
+    ({"properties": {"<>": {"type": "string"}}, "additionalProperties": False}, "p.properties.<>"),
+    (LOOP, "p"),  # nothing finite
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "param"), HARD)
+def test_strict_arguments_that_cannot_be_written_are_refused_by_path(
+    schema: Json, param: str
 ) -> None:
     with pytest.raises(BadRequestError) as refused:
-        forced(mark, schema)
+        forced(XML, schema, relaxed=False)
     assert refused.value.param == param
 
 
-@pytest.mark.parametrize("schema", [LOOP, {"anyOf": [CITY]}, {"$ref": "#/$defs/nothing"}])
-def test_nor_in_gemmas_notation(schema: Json) -> None:
-    with pytest.raises(BadRequestError):
-        forced(GEMMA, schema)
+@pytest.mark.parametrize(("schema", "param"), HARD)
+@pytest.mark.parametrize("mark", [XML, GEMMA])
+def test_relaxed_such_a_call_is_as_open_as_in_json(
+    mark: str, schema: Json, param: str, player: Player
+) -> None:
+    grammar, left_out = forced(mark, schema)
+    assert player.accepts(grammar, FULL[mark] % "Oslo")
+    assert mark == GEMMA or left_out
+
+
+@pytest.mark.parametrize("relaxed", [True, False])
+@pytest.mark.parametrize(
+    ("schema", "fits", "others"),
+    [
+        (HARD[0][0], {"city": "Oslo"}, {"town": 5}),
+        (HARD[2][0], {"city": "Oslo"}, {"city": 5}),
+        (HARD[4][0], {"c": "Oslo"}, {"city": 5}),
+        (HARD[6][0], {"<>": "Oslo"}, {"<>": 5}),
+    ],
+)
+def test_in_pythons_notation_any_schema_is_held(
+    schema: Json, fits: Json, others: Json, relaxed: bool, player: Player
+) -> None:
+    grammar, left_out = forced(PYTHON, schema, relaxed=relaxed)
+    assert left_out == ()
+    assert player.accepts(grammar, written(PYTHON, fits))
+    assert not player.accepts(grammar, written(PYTHON, others))
+
+
+OPEN: list[tuple[Json, str, Json]] = [  # a schema, another value of `a` that it takes or not, arguments
+    ({"additionalProperties": {"type": "integer"}}, "no", {"a": 1, "b c": -20}),
+    ({"additionalProperties": {"type": "string"}}, "yes", {"a": "007", "$b": "x"}),
+    ({"type": "object"}, "yes", {"a": 1, "b": [{"c": "d"}], "e": None}),
+    ({"properties": {}, "required": ["a"]}, "yes", {"a": {"b": [True]}}),
+    ({"properties": {"a": True, "b c": {"type": "integer"}}, "required": ["b c"]}, "yes", {"a": 0.5, "b c": 3}),
+]  # fmt: skip
+
+
+def gemma(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{gemma(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(gemma, value)) + "]"
+    return f'<|"|>{value}<|"|>' if isinstance(value, str) else json.dumps(value)
+
+
+def written(mark: str, arguments: Json) -> str:
+    if mark == PYTHON:
+        return f"[f(**{json.dumps(arguments)})]"
+    if mark == GEMMA:
+        return f"<|tool_call>call:f{gemma(arguments)}<tool_call|>"
+    texts = [(n, v if isinstance(v, str) else json.dumps(v)) for n, v in arguments.items()]
+    tags = "".join(f"<parameter={name}>\n{text}\n</parameter>\n" for name, text in texts)
+    return f"<function=f>\n{tags}</function>"
+
+
+@pytest.mark.parametrize("relaxed", [True, False])
+@pytest.mark.parametrize(("schema", "takes_text", "arguments"), OPEN)
+@pytest.mark.parametrize("mark", FULL)
+def test_arguments_of_any_name_are_written_and_read(
+    mark: str, schema: Json, takes_text: str, arguments: Json, relaxed: bool, player: Player
+) -> None:
+    grammar, left_out = forced(mark, schema, relaxed=relaxed)
+    assert left_out == ()
+    text = written(mark, arguments)
+    assert player.accepts(grammar, text)
+    assert player.accepts(grammar, written(mark, {**arguments, "a": "x"})) is (takes_text == "yes")
+    support = tool_support(f"{{% if tools %}}{{% endif %}}{{# {mark} #}}")
+    tools = tools_of([{"type": "function", "function": {"name": "f", "parameters": schema}}])
+    assert support is not None
+    parser = ReplyFormat(syntax=support.syntax, tools=tools).parser({})
+    assert calls_of([*parser.push(text), *parser.finish(cut=False)]) == [("f", arguments)]
+
+
+def test_beside_named_arguments_others_are_written_where_more_was_left_out(player: Player) -> None:
+    """`anyOf` may name them."""
+    schema = {"properties": {"n": {"type": "integer"}}, "anyOf": [{"required": ["city"]}]}
+    grammar, left_out = forced(XML, schema)
+    assert left_out == ("anyOf",)
+    assert player.accepts(grammar, written(XML, {"n": 1, "city": "Oslo"}))
+    assert not player.accepts(grammar, written(XML, {"n": "one"}))
+    assert not player.accepts(grammar, written(XML, {"city": "Oslo", "n": "one"}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "held", "others"),
+    [
+        ({"type": "integer", "enum": [1, "a", 2.5]}, [1], ["a", 2.5]),
+        ({"type": "string", "enum": ["a", "abc", 1], "minLength": 2}, ["abc"], ["a", 1]),
+        ({"enum": [1, 5, {"b": [1, "c"]}], "minimum": 4}, [5, {"b": [1, "c"]}], [1]),
+        ({"type": ["string", "null"], "enum": ["a", None, 3]}, ["a", None], [3]),
+        ({"const": "a", "enum": ["a", "b"]}, ["a"], ["b"]),
+        ({"allOf": [{"$ref": "#/$defs/unit"}], "default": "c"}, ["c", "f"], ["k"]),
+    ],
+)
+def test_constants_fit_what_is_said_beside_them(
+    schema: Json, held: list[Any], others: list[Any], player: Player
+) -> None:
+    whole = {
+        "properties": {"x": schema},
+        "required": ["x"],
+        "$defs": {"unit": {"enum": ["c", "f"]}},
+    }
+    for mark in (XML, GEMMA) if schema.get("type") == "string" else (GEMMA,):
+        grammar, _ = forced(mark, whole, relaxed=False)
+        for value in (*held, *others):
+            assert player.accepts(grammar, written(mark, {"x": value})) is (value in held), value
+
+
+@pytest.mark.parametrize("mark", [XML, GEMMA])
+def test_where_no_constant_fits_there_is_none_to_write(mark: str, player: Player) -> None:
+    schema = {"properties": {"x": {"type": "string", "enum": ["a"], "minLength": 2}}}
+    with pytest.raises(BadRequestError) as refused:
+        forced(mark, schema, relaxed=False)
+    assert refused.value.param == "p.properties.x"
+    grammar, left_out = forced(mark, schema)
+    assert left_out == ("enum",)
+    assert player.accepts(grammar, written(mark, {"x": "ab"}))
+
+
+@pytest.mark.parametrize("mark", FULL)
+def test_a_tool_whose_name_cannot_be_written_is_left_out_beside_others(
+    mark: str, player: Player
+) -> None:
+    odd, plain = Parameters(CITY, "p", relaxed=True), Parameters(CITY, "p", relaxed=True)
+    functions = [Function("a b", odd, "odd"), Function("f", plain, "f")]
+    rules = Rules({})
+    grammar = rules.source(calls(rules, notation(mark), functions, one=True))
+    assert player.accepts(grammar, FULL[mark] % "Oslo")
+    assert (odd.left_out, plain.left_out) == (("name",), ())
+    with pytest.raises(BadRequestError) as refused:
+        calls(Rules({}), notation(mark), functions[:1], one=True)
+    assert refused.value.param == "odd"
 
 
 @pytest.mark.parametrize("mark", FULL)
@@ -137,10 +268,15 @@ def test_wrong_keywords_are_left_out_of_gemmas_notation(
         {"enum": 5},
     ],
 )
-def test_without_a_type_wrong_ones_are_refused_by_path(schema: Json) -> None:
+def test_wrong_keywords_are_refused_by_path_where_all_must_be_held(
+    schema: Json, player: Player
+) -> None:
     with pytest.raises(BadRequestError) as refused:
-        forced(GEMMA, {"properties": {"a": schema}})
+        forced(GEMMA, {"properties": {"a": schema}}, relaxed=False)
     assert str(refused.value.param).startswith("p.properties.a")
+    grammar, left_out = forced(GEMMA, {"properties": {"a": schema}})
+    assert set(left_out) & set(schema)
+    assert player.accepts(grammar, written(GEMMA, {"a": {"b": 1}}))
 
 
 @pytest.mark.parametrize("constant", [{"enum": ["</parameter>", "<function="]}, {"const": "</parameter>"}])  # fmt: skip

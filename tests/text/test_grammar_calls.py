@@ -247,16 +247,14 @@ def test_a_function_without_parameters_is_called_without_arguments(schema: Json)
     [
         ("<tool_call>", {"f": {"properties": {"a": {"not": {}}}}}, "f.p.properties.a.not"),
         ("<tool_call>", {"f": {"type": "array"}}, "f.p.type"),
-        ("<tool_call>", {"a b": CLOCK}, "a b.name"),
-        ("[func_name1(", {"a-b": CLOCK}, "a-b.name"),
-        ("[func_name1(", {"f": {"properties": {"class": {}}}}, "f.p.properties.class"),
+        ("[func_name1(", {"a b": CLOCK}, "a b.name"),
         ("<arg_key>", {"f": {"properties": {"a>": {}}}}, "f.p.properties.a>"),
         ("<arg_key>", {"f": {"anyOf": [{"required": ["a"]}]}}, "f.p.anyOf"),
-        ("<arg_key>", {"f": {"properties": {}, "required": ["a"]}}, "f.p.required"),
         ("<arg_key>", {"f": {"properties": {"a": {"type": "string", "pattern": "b"}}}}, "f.p.properties.a.pattern"),
         ("<arg_key>", {"f": {"properties": {"a": {"type": "string", "enum": ["</arg_value>"]}}}}, "f.p.properties.a"),
         ("<|tool_call>", {"f": {"properties": {"b:": {"type": "null"}}}}, "f.p.properties.b:"),
-        ("<|tool_call>", {"f": {"properties": {"a": {}}}}, "f.p.properties.a"),
+        ("<|tool_call>", {"f": {"properties": {"a": {"prefixItems": [{}]}}}}, "f.p.properties.a.prefixItems"),
+        ("<|tool_call>", {"f": {"maxProperties": 1}}, "f.p.maxProperties"),
     ],
 )  # fmt: skip
 def test_what_a_notation_cannot_hold_is_refused_by_path(
@@ -273,7 +271,7 @@ def test_what_a_notation_cannot_hold_is_refused_by_path(
         ("<arg_key>", {"properties": {"a": {"type": "string", "pattern": "b"}}}, "pattern"),
         ("<arg_key>", {"properties": {"a": {"type": "string", "enum": ["</arg_value>", "b"]}}}, "enum"),
         ("<arg_key>", {"properties": {"a": {}}, "anyOf": [{"required": ["a"]}]}, "anyOf"),
-        ("[func_name1(", {"properties": {"class": {}, "a": {}}}, "properties"),
+        ("<arg_key>", {"properties": {"a>": {}, "a": {}}}, "properties"),
         ("<tool_call>", {"type": "string"}, "type"),
     ],
 )  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arch_models import CASES, architecture_model
+from arch_models import CASES, Sizes, architecture_model
 from batches import GREEDY, Row, make_batch
 from emberd.errors import DeviceError
 from emberd.gguf.spec import open_model
@@ -158,6 +158,19 @@ def test_biases_of_more_rows_than_are_compared(
     )
     found = check(opened, path)
     assert not found.wrong and not found.replaced, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2", "qwen2moe", "gemma2"])
+def test_sizes_that_fill_no_unit_of_a_kernel(
+    opened: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(loading, "check_sampler", lambda *_: ())
+    monkeypatch.setattr(uses, "numbers_up_to", lambda _: [1])
+    sizes = Sizes(width=100, ffn=37, heads=6, kv_heads=3, head_dim=20, shared_ffn=53)
+    path = architecture_model(tmp_path / "m.gguf", name, quant="F16", sizes=sizes)
+    found = check(opened, path)
+    assert not found.wrong and not found.replaced and not found.unchecked, found
 
 
 def test_attention_with_a_soft_cap_has_its_tolerance(opened: Device, tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..errors import DeviceError
 from ..gguf.model import Activation
 from .device import Device, Tensor
 
 QUANT_RUN = 32
 """Activations are rounded in runs of this many values, which share one scale or have one a half."""
+
+FLOAT_UNIT = 8
+"""Kernels read this many columns of float weights at a time, and as many float activations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +53,9 @@ class QuantizedActivations:
         )
 
 
-def check_widths(device: Device, **sizes: int) -> None:
-    """Raises DeviceError for a width, `hidden=100`, that kernels do not take."""
-    for name, size in sizes.items():
-        if size % QUANT_RUN:
-            raise DeviceError(
-                f"a {name.replace('_', '-')} state of {size} values is not supported on {device.name}: "
-                f"a multiple of {QUANT_RUN} is needed; the cpu device takes any"
-            )
+def padded(width: int, unit: int = FLOAT_UNIT) -> int:
+    """The next multiple of `unit`: rows of tensors are so long, and zeros lie behind a model's own values."""
+    return -(-width // unit) * unit
 
 
 def activations(
@@ -68,8 +65,11 @@ def activations(
     pending_eps: float | None = None,
     group: int = QUANT_RUN,
 ) -> QuantizedActivations:
-    """Room for `rows` tokens, `width` a multiple of 32; with `pending_eps` for sums of squares too."""
-    assert width % QUANT_RUN == 0, width
+    """Room for `rows` tokens, with `pending_eps` for sums of squares too.
+
+    `width` is made a multiple of 32. Others belong to models whose matrices of that width are float and read none.
+    """
+    width = padded(width, QUANT_RUN)
     norm = None
     if pending_eps is not None:
         squares = device.empty((rows, width // 16), "f32", "activation squares")

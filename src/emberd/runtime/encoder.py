@@ -15,7 +15,7 @@ from ..gguf.encoder import EncoderFile, EncoderSpec, open_encoder
 from ..hardware import gpu_tier
 from ..protocol import FloatArray, IntArray, WorkerInfo, WorkerOptions
 from . import encoder_ops, linear
-from .activations import QuantizedActivations, activations, check_widths
+from .activations import QuantizedActivations, activations, padded
 from .device import Device, Tensor, open_device
 from .device_memory import device_memory
 from .encoder_weights import EncoderWeights, Norm, load_encoder_weights
@@ -67,7 +67,7 @@ class Scratch:
     """Activations, allocated once for the largest call."""
 
     def __init__(self, device: Device, spec: EncoderSpec, max_tokens: int) -> None:
-        width, ffn = spec.hidden_size, spec.ffn_size
+        width, ffn = spec.hidden_size, padded(spec.ffn_size)
         # The residual sum is normed from one of these into the other.
         self.hidden = device.empty((max_tokens, width), label="hidden")
         self.between = device.empty((max_tokens, width), label="hidden between")
@@ -140,7 +140,7 @@ class Encoder:
 
             steps += self._project(layer.up, between, scratch.width_q8, up)
             steps.append(
-                encoder_ops.gelu(self.kernels, up, activated, rows=rows, width=spec.ffn_size)
+                encoder_ops.gelu(self.kernels, up, activated, rows=rows, width=up.shape[1])
             )
             steps += self._project(layer.down, activated, scratch.ffn_q8, projected)
             steps.append(self._norm(projected, between, layer.ffn_norm, hidden))
@@ -196,7 +196,8 @@ def encoder_sizes(device: Device, model: EncoderFile, options: WorkerOptions) ->
     """(tokens that a text may hold, tokens of the largest call: a text is never cut). Where one binding holds the
     activations of fewer, so many, unless a context was asked for by name."""
     spec = model.spec
-    most = max(1, device.max_binding_bytes // (4 * max(3 * spec.hidden_size, spec.ffn_size)))
+    widest = max(3 * spec.hidden_size, padded(spec.ffn_size))
+    most = max(1, device.max_binding_bytes // (4 * widest))
     context = min(options.context_length or min(spec.context_length, most), spec.context_length)
     return context, max(context, min(options.max_batch_tokens, most))
 
@@ -210,7 +211,7 @@ def allocate_encoder(
 ) -> Encoder:
     """The encoder with all its buffers, its weights under way."""
     spec = model.spec
-    check_widths(device, hidden=spec.hidden_size, feed_forward=spec.ffn_size)
+    encoder_ops.check_heads(device, num_heads=spec.num_heads, head_dim=spec.head_dim)
     return Encoder(
         kernels or Kernels(device),
         load_encoder_weights(device, model, progress),

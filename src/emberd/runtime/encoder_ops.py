@@ -6,12 +6,27 @@ T tokens of all texts put one after the other, H heads, hd head size.
 from __future__ import annotations
 
 from ..errors import DeviceError
+from .activations import FLOAT_UNIT
 from .compose import Constant
-from .device import Tensor
+from .device import Device, Tensor
 from .kernel import Dispatch, Kernel, Kernels
 
 MAX_HEAD_DIM = 256
 _LANES = 128  # of kernels whose lanes are independent
+
+
+def check_heads(device: Device, *, num_heads: int, head_dim: int) -> None:
+    """Raises DeviceError for heads that the attention kernel, or what reads its results, lacks."""
+    if head_dim > MAX_HEAD_DIM:
+        raise DeviceError(
+            f"encoder heads of {head_dim} dims are not supported on {device.name}: at most {MAX_HEAD_DIM}; "
+            "the cpu device takes any"
+        )
+    if num_heads * head_dim % FLOAT_UNIT:
+        raise DeviceError(
+            f"an encoder's state of {num_heads * head_dim} values is not supported on {device.name}: a multiple "
+            f"of {FLOAT_UNIT} is needed; the cpu device takes any"
+        )
 
 
 def layer_norm_add(
@@ -63,15 +78,11 @@ def attention_encoder(
     """Attention inside each text, every token seeing all of it: qkv (rows, 3 · H · hd), y (rows, H · hd).
 
     bounds i32 (rows, 2): the first token of each token's text and the one behind its last. Tokens from
-    count on are not touched. DeviceError for heads of more than 256 dims.
+    count on are not touched. Heads have at most 256 dims.
     """
     assert qkv.shape == (rows, 3 * num_heads * head_dim), qkv
     assert y.shape == (rows, num_heads * head_dim) and bounds.shape == (rows, 2), (y, bounds)
-    if head_dim > MAX_HEAD_DIM:
-        raise DeviceError(
-            f"encoder heads of {head_dim} dims are not supported on {kernels.device.name}: at most "
-            f"{MAX_HEAD_DIM}; the cpu device takes any"
-        )
+    assert head_dim <= MAX_HEAD_DIM, head_dim
     lanes = max(64, 1 << (head_dim - 1).bit_length(), kernels.device.subgroup_size or 0)
     kernel = _reducing(kernels, "attention_encoder", lanes, {}, HEAD_DIM=head_dim)
     tensors = (qkv, bounds, count, y)

@@ -16,6 +16,7 @@ from ..gguf.encoder import (
     LinearTensors,
     NormTensors,
 )
+from .activations import FLOAT_UNIT
 from .device import Device, Tensor
 from .model import Loader, Projection
 from .weights import Uploads, WeightMatrix
@@ -58,15 +59,16 @@ def load_encoder_weights(
     def norm(info: NormTensors) -> Norm:
         return Norm(loader.vector(info.weight), loader.vector(info.bias))
 
-    def linear(*infos: LinearTensors) -> Projection:
-        return loader.projection([info.weight for info in infos], [info.bias for info in infos])
+    def linear(*infos: LinearTensors, row_unit: int = 1) -> Projection:
+        weights, biases = [info.weight for info in infos], [info.bias for info in infos]
+        return loader.projection(weights, biases, row_unit)
 
     def layer(info: EncoderLayerTensors) -> EncoderLayer:
         return EncoderLayer(
             qkv=linear(info.q, info.k, info.v),
             o=linear(info.o),
             attention_norm=norm(info.attention_norm),
-            up=linear(info.up),
+            up=linear(info.up, row_unit=FLOAT_UNIT),
             down=linear(info.down),
             ffn_norm=norm(info.ffn_norm),
         )

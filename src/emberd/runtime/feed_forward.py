@@ -81,9 +81,12 @@ class FeedForward:
             first_rows(scratch.activated, pairs),
             self.projector.int8(scratch.activated_q8, pairs),
         )
-        self._experts(steps, layer.gate_up, normed, gate_up, places=2, pairs_a_row=used)
-        steps.append(self._activate(gate_up, activated, layer.down, pairs, self.spec.ffn_size))
-        self._experts(steps, layer.down, activated, out, places=1, pairs_a_row=1)
+        sizes = {"expert_rows": self.spec.ffn_size, "pairs_a_row": used}
+        self._experts(steps, layer.gate_up, normed, gate_up, places=2, **sizes)
+        width = activated.floats.shape[1]
+        steps.append(self._activate(gate_up, activated, layer.down, pairs, width))
+        sizes = {"expert_rows": self.spec.hidden_size, "pairs_a_row": 1}
+        self._experts(steps, layer.down, activated, out, places=1, **sizes)
         weights = first_rows(scratch.weights, rows)
         hidden = first_rows(self.scratch.hidden, rows)
         steps.append(add_experts(self.projector.kernels, out, weights, shared, count, hidden))
@@ -138,12 +141,12 @@ class FeedForward:
         y: Tensor,
         *,
         places: int,
+        expert_rows: int,
         pairs_a_row: int,
     ) -> None:
         """Every pair's products with `places` matrices of its expert, side by side in y (pairs, any width)."""
         experts, scratch, matrices = self.spec.experts, self.scratch.experts, projection.matrices
         assert experts is not None and scratch is not None
-        width = y.shape[1] // places
         for place in range(places):
             matrix = matrices[min(place, len(matrices) - 1)]
             steps += expert_matvec(
@@ -154,10 +157,10 @@ class FeedForward:
                 y,
                 pairs=y.shape[0],
                 experts=experts.count,
-                expert_rows=width,
+                expert_rows=expert_rows,
                 pairs_a_row=pairs_a_row,
-                base=place * experts.count * width if len(matrices) == 1 else 0,
-                column=place * width,
+                base=place * experts.count * expert_rows if len(matrices) == 1 else 0,
+                column=place * (y.shape[1] // places),
                 bias=projection.biases[min(place, len(matrices) - 1)],
             )
 

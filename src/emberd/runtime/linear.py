@@ -230,7 +230,7 @@ def gate_up_quantize(
 
 
 def _units(weight: WeightMatrix) -> int:
-    """A row's units: 32 columns of a quant type, 8 of a float type."""
+    """A row's units: 32 columns of a quant type, FLOAT_UNIT of a float type."""
     return weight.cols // (32 if weight.is_quantized else 8)
 
 

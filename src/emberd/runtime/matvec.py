@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..gguf.model import Activation
-from .activations import QuantizedActivations, activation_include, quantize_include
+from .activations import QUANT_RUN, QuantizedActivations, activation_include, quantize_include
 from .compose import Constant
 from .destination import Destination
 from .device import Device, Tensor
@@ -165,8 +165,8 @@ def matvec_tiles(device: Device, form: Form) -> tuple[MatvecTile, ...]:
 
 
 def can_fuse_output(table: MatvecTable, weight: WeightMatrix, tokens: int) -> bool:
-    """Whether `output_quantize` serves this product."""
-    return _can_fuse(table, weight, tokens, "output")
+    """Whether `output_quantize` serves this product: of whole runs, which its reader needs."""
+    return weight.rows % QUANT_RUN == 0 and _can_fuse(table, weight, tokens, "output")
 
 
 def can_fuse_gate_up(table: MatvecTable, weight: WeightMatrix, tokens: int) -> bool:

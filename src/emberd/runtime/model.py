@@ -7,7 +7,7 @@ dispatch computes them all. Files and metadata end here; the forward pass sees t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from threading import Lock
@@ -19,9 +19,10 @@ from ..gguf.loaded import loading_note
 from ..gguf.model import LayerTensors, ModelFile, ModelSpec, SharedExpertTensors
 from ..gguf.reader import GGUFFile, TensorInfo
 from ..gguf.rope import factors_for, layer_rope_tables
-from .activations import check_widths
+from .activations import FLOAT_UNIT, padded
 from .device import Device, Tensor
-from .weights import Uploads, WeightMatrix, upload_matrix, upload_vector
+from .ops import check_heads
+from .weights import Bytes, Uploads, WeightMatrix, upload_matrix, upload_vector
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class Norm:
 
     weight: Tensor
     bias: Tensor | None
+    count: int  # values of a row that are the model's, and so the mean's
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,10 @@ class SharedExpert:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Where there is a router, gate_up and down hold all experts: gates, then ups; one expert below the other."""
+    """Where there is a router, gate_up and down hold all experts: gates, then ups; one expert below the other.
+
+    Of one feed-forward, gates and ups are a multiple of 8 rows each, zeros at the end.
+    """
 
     attention_norm: Norm | None
     qkv: Projection
@@ -113,11 +118,7 @@ def load_weights(
 
     `progress` is told the share done, 0 to 1.
     """
-    spec = model.spec
-    heads = spec.num_heads * spec.head_dim
-    check_widths(device, hidden=spec.hidden_size, feed_forward=spec.ffn_size, attended=heads)
-    if spec.experts is not None:
-        check_widths(device, shared_expert=spec.experts.shared_ffn_size)
+    check_heads(device, num_heads=model.spec.num_heads, head_dim=model.spec.head_dim)
     loader = Loader(device, model.file, progress)
     try:
         return _load(loader, _rope_tensors(device, model, num_positions), model)
@@ -149,8 +150,8 @@ def _load(
                 sin=sin,
                 q_norm=loader.optional(layer.q_norm),
                 k_norm=loader.optional(layer.k_norm),
-                post_attention_norm=loader.optional(layer.post_attention_norm),
-                post_ffn_norm=loader.optional(layer.post_ffn_norm),
+                post_attention_norm=loader.optional(layer.post_attention_norm, FLOAT_UNIT),
+                post_ffn_norm=loader.optional(layer.post_ffn_norm, FLOAT_UNIT),
                 router=loader.optional_projection(layer.router, layer.router_bias),
                 sinks=loader.optional(layer.sinks),
                 shared=_shared_expert(loader, layer.shared),
@@ -179,7 +180,7 @@ def _shared_expert(loader: Loader, shared: SharedExpertTensors | None) -> Shared
         return None
     return SharedExpert(
         loader.projection((shared.router,)),
-        loader.projection((shared.gate, shared.up)),
+        loader.projection((shared.gate, shared.up), row_unit=FLOAT_UNIT),
         loader.projection((shared.down,)),
     )
 
@@ -205,41 +206,57 @@ class Loader:
             if self._progress is not None:
                 self._progress(min(1.0, self._done / self._total))
 
-    def vector(self, info: TensorInfo) -> Tensor:
+    def vector(self, info: TensorInfo, unit: int = 1) -> Tensor:
+        """Of a multiple of `unit` values, zeros at the end."""
         self.nbytes += info.nbytes
-        return upload_vector(self._device, self._file.rows(info), info.type)
+        return upload_vector(self._device, self._file.rows(info), info.type, unit=unit)
 
-    def optional(self, info: TensorInfo | None) -> Tensor | None:
-        return None if info is None else self.vector(info)
+    def optional(self, info: TensorInfo | None, unit: int = 1) -> Tensor | None:
+        return None if info is None else self.vector(info, unit)
 
     def norm(self, weight: TensorInfo | None, bias: TensorInfo | None) -> Norm | None:
-        return None if weight is None else Norm(self.vector(weight), self.optional(bias))
+        """Of hidden states."""
+        if weight is None:
+            return None
+        (count,) = weight.shape
+        return Norm(self.vector(weight, FLOAT_UNIT), self.optional(bias, FLOAT_UNIT), count)
 
     def positions(self, info: TensorInfo | None) -> Tensor | None:
         """The table of learned positions, which is as long as the model's context."""
         if info is None:
             return None
-        self.nbytes += 4 * info.shape[0] * info.shape[1]
+        rows, width = info.shape[0], padded(info.shape[1])
+        self.nbytes += 4 * rows * width
         table = dequantize(self._file.rows(info), info.type)
+        table = np.pad(table, ((0, 0), (0, width - info.shape[1])))
         return self._device.upload(table, "f32", info.name)
 
     def gate_up(self, layer: LayerTensors) -> Projection:
         """Gate and up, or up alone where there are no gates."""
+        unit = FLOAT_UNIT if layer.router is None else 1
         if layer.gate is None:
-            return self.projection((layer.up,), (layer.up_bias,))
-        return self.projection((layer.gate, layer.up), (layer.gate_bias, layer.up_bias))
+            return self.projection((layer.up,), (layer.up_bias,), unit)
+        return self.projection((layer.gate, layer.up), (layer.gate_bias, layer.up_bias), unit)
 
     def projection(
-        self, infos: Sequence[TensorInfo], biases: Sequence[TensorInfo | None] = ()
+        self,
+        infos: Sequence[TensorInfo],
+        biases: Sequence[TensorInfo | None] = (),
+        row_unit: int = 1,
     ) -> Projection:
+        """Each matrix is made a multiple of `row_unit` rows, zeros at the end."""
         matrices, stacked_biases = [], []
         pairs = zip(infos, biases or [None] * len(infos), strict=True)
         for _, group in groupby(pairs, key=lambda pair: pair[0].type):
             members = list(group)
-            raws = [(self._file.rows(info), info.type) for info, _ in members]
+            raws = [
+                (raw, info.type)
+                for info, _ in members
+                for raw in _with_zeros(self._file.rows(info), row_unit)
+            ]
             label = members[0][0].name
             matrices.append(upload_matrix(self._device, raws, label, self.uploads))
-            stacked_biases.append(self._stack_biases(members))
+            stacked_biases.append(self._stack_biases(members, row_unit))
             self.nbytes += matrices[-1].nbytes
         return Projection(tuple(matrices), tuple(stacked_biases))
 
@@ -249,17 +266,25 @@ class Loader:
         return None if info is None else self.projection((info,), (bias,))
 
     def _stack_biases(
-        self, members: Sequence[tuple[TensorInfo, TensorInfo | None]]
+        self, members: Sequence[tuple[TensorInfo, TensorInfo | None]], row_unit: int
     ) -> Tensor | None:
         if all(bias is None for _, bias in members):
             return None
         parts = []
         for info, bias in members:
-            if bias is None:
-                parts.append(np.zeros(info.shape[0], np.float32))
-            else:
-                parts.append(dequantize(self._file.rows(bias), bias.type).reshape(-1))
+            part = np.zeros(padded(info.shape[0], row_unit), np.float32)
+            if bias is not None:
+                part[: info.shape[0]] = dequantize(self._file.rows(bias), bias.type).reshape(-1)
+            parts.append(part)
         return self._device.upload(np.concatenate(parts))
+
+
+def _with_zeros(raw: Bytes, unit: int) -> Iterator[Bytes]:
+    """The rows, then as many of zero bytes as make them a multiple of `unit`: a zero quant block is zeros in every
+    type."""
+    yield raw
+    if missing := padded(len(raw), unit) - len(raw):
+        yield np.zeros((missing, raw.shape[1]), np.uint8)
 
 
 def _rope_tensors(

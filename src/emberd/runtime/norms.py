@@ -58,7 +58,7 @@ def norm_floats(
     kernels: Kernels, x: Tensor, norm: Norm, y: Tensor, indices: Tensor | None, *, eps: float
 ) -> Dispatch:
     """y (rows, D) = norm of all rows of x, or of those that `indices` names."""
-    sizes = {"rows": y.shape[0], "width": x.shape[1]}
+    sizes = {"rows": y.shape[0], "width": x.shape[1], "count": norm.count}
     if norm.bias is None:
         return ops.rms_norm(kernels, x, norm.weight, y, indices, eps=eps, **sizes)
     return ops.layer_norm(kernels, x, norm.weight, norm.bias, y, indices, eps=eps, **sizes)

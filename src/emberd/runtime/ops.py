@@ -12,7 +12,7 @@ from typing import Literal
 from ..errors import DeviceError
 from ..gguf.model import Activation
 from ..gguf.rope import Temperature
-from .activations import activation_include
+from .activations import FLOAT_UNIT, activation_include
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernel, Kernels
@@ -33,16 +33,19 @@ def rms_norm(
     rows: int,
     width: int,
     eps: float,
+    count: int | None = None,
 ) -> Dispatch:
     """y = rms_norm(x) · weight: x (any rows, width), y (rows, width), weight (width,).
 
-    y[r] is of x[r], or of x[indices[r]] with indices i32 (rows,).
+    y[r] is of x[r], or of x[indices[r]] with indices i32 (rows,). `count`: values of a row that its mean is of, the
+    others being zeros; None: all.
     """
     assert x.shape[1] == width and y.shape == (rows, width) and weight.shape == (width,), (x, y)
     source = "row_same" if indices is None else "row_given"
     given = () if indices is None else (indices,)
     kernel = _reducing(kernels, "rms_norm", _row_lanes(kernels), {"source": source})
-    return kernels.dispatch(kernel, (x, weight, *given, y), (rows, 1, 1), width=width, eps=eps)
+    sizes = {"width": width, "count": count or width}
+    return kernels.dispatch(kernel, (x, weight, *given, y), (rows, 1, 1), eps=eps, **sizes)
 
 
 def layer_norm(
@@ -56,6 +59,7 @@ def layer_norm(
     rows: int,
     width: int,
     eps: float,
+    count: int | None = None,
 ) -> Dispatch:
     """y = layer_norm(x) · weight + bias, both (width,); the rest as in `rms_norm`."""
     assert x.shape[1] == width and y.shape == (rows, width), (x, y)
@@ -63,8 +67,8 @@ def layer_norm(
     source = "row_same" if indices is None else "row_given"
     given = () if indices is None else (indices,)
     kernel = _reducing(kernels, "layer_norm", _row_lanes(kernels), {"source": source})
-    tensors = (x, weight, *given, bias, y)
-    return kernels.dispatch(kernel, tensors, (rows, 1, 1), width=width, eps=eps)
+    tensors, sizes = (x, weight, *given, bias, y), {"width": width, "count": count or width}
+    return kernels.dispatch(kernel, tensors, (rows, 1, 1), eps=eps, **sizes)
 
 
 def add_positions(
@@ -87,11 +91,13 @@ def rms_norm_add(
     rows: int,
     width: int,
     eps: float,
+    count: int | None = None,
 ) -> Dispatch:
-    """residual += rms_norm(x) · weight: x and residual (rows, width), weight (width,)."""
+    """residual += rms_norm(x) · weight: x and residual (rows, width), weight (width,); `count` as in `rms_norm`."""
     assert x.shape == residual.shape == (rows, width) and weight.shape == (width,)
     kernel = _reducing(kernels, "rms_norm_add", _row_lanes(kernels))
-    return kernels.dispatch(kernel, (x, weight, residual), (rows, 1, 1), width=width, eps=eps)
+    sizes = {"width": width, "count": count or width}
+    return kernels.dispatch(kernel, (x, weight, residual), (rows, 1, 1), eps=eps, **sizes)
 
 
 def rms_norm_columns(
@@ -350,6 +356,16 @@ def _reducing(
 
 def kv_dims(head_dim: int) -> int:
     return 4 if head_dim % 8 == 0 else 2
+
+
+def check_heads(device: Device, *, num_heads: int, head_dim: int) -> None:
+    """Raises DeviceError for heads that the attention kernels, or what reads their results, lack."""
+    kv_include(device, head_dim)
+    if num_heads * head_dim % FLOAT_UNIT:
+        raise DeviceError(
+            f"{num_heads} attention heads of {head_dim} dims are not supported on {device.name}: together they must "
+            f"be a multiple of {FLOAT_UNIT} dims; the cpu device takes any"
+        )
 
 
 def kv_include(device: Device, head_dim: int) -> str:

@@ -314,7 +314,7 @@ class GpuRunner:
         states = first_rows(scratch.projected, len(places))  # of no use between two steps
         norm = transformer.output_norm(device.upload(places), states)
         run_once(device, [norm])
-        return device.read(states)
+        return device.read(states)[:, : self._model.spec.hidden_size]
 
     def read_blocks(self, blocks: Sequence[int]) -> BlockCopy:
         self._replayer.flush()

@@ -9,20 +9,23 @@ import math
 
 from ..gguf.model import ModelSpec
 from . import decode_attention
-from .activations import activations
+from .activations import activations, padded
 from .device import Device, Tensor
 from .experts import group_words
 from .model import ModelWeights
 
 
 class Scratch:
-    """Activations, allocated once for the largest step; plans take views of their first rows."""
+    """Activations, allocated once for the largest step; plans take views of their first rows.
+
+    Rows are a multiple of 8 values. What lies behind a model's own is zero from the start, and written as zero only.
+    """
 
     def __init__(
         self, device: Device, weights: ModelWeights, max_tokens: int, max_rows: int
     ) -> None:
         spec = weights.spec
-        width, heads = spec.hidden_size, spec.num_heads * spec.head_dim
+        width, heads = padded(spec.hidden_size), spec.num_heads * spec.head_dim
         kv = spec.num_kv_heads * spec.head_dim
         self.hidden = device.empty((max_tokens, width), label="hidden")
         self.normed = device.empty((max_tokens, width), label="normed")
@@ -35,8 +38,7 @@ class Scratch:
         self.attended = device.empty(self.q.shape, label="attended")
         self.attended_q8 = activations(device, max_tokens, heads)
         self.partial = device.empty((partial_elements(device, spec, max_rows),), label="partial")
-        dense = spec.ffn_size if spec.experts is None else max(32, spec.experts.shared_ffn_size)
-        parts = 2 if spec.gated else 1
+        dense, parts = _dense_width(spec), 2 if spec.gated else 1
         self.gate_up = device.empty((max_tokens, parts * dense), label="gate_up")
         self.activated = device.empty((max_tokens, dense), label="activated")
         self.activated_q8 = activations(device, max_tokens, dense)
@@ -49,13 +51,21 @@ class Scratch:
 
 def widest_row(spec: ModelSpec) -> int:
     """Values that one token takes in the largest buffer of a step."""
-    kv = spec.num_kv_heads * spec.head_dim
-    dense = spec.ffn_size if spec.experts is None else max(32, spec.experts.shared_ffn_size)
-    widths = [spec.hidden_size, spec.num_heads * spec.head_dim + 2 * kv, dense * (1 + spec.gated)]
+    kv, hidden, dense = (
+        spec.num_kv_heads * spec.head_dim,
+        padded(spec.hidden_size),
+        _dense_width(spec),
+    )
+    widths = [hidden, spec.num_heads * spec.head_dim + 2 * kv, dense * (1 + spec.gated)]
     if spec.experts is not None:
-        pair = max(2 * spec.ffn_size, spec.hidden_size)
+        pair = max(2 * padded(spec.ffn_size), hidden)
         widths += [spec.experts.count, spec.experts.used * pair]
     return max(widths)
+
+
+def _dense_width(spec: ModelSpec) -> int:
+    """Of the feed-forward that every token takes; some, where there is none."""
+    return padded(spec.ffn_size if spec.experts is None else max(32, spec.experts.shared_ffn_size))
 
 
 class ExpertScratch:
@@ -64,7 +74,7 @@ class ExpertScratch:
     def __init__(self, device: Device, spec: ModelSpec, max_tokens: int) -> None:
         assert spec.experts is not None
         count, used = spec.experts.count, spec.experts.used
-        pairs, ffn = max_tokens * used, spec.ffn_size
+        pairs, ffn, hidden = max_tokens * used, padded(spec.ffn_size), padded(spec.hidden_size)
         words = max(group_words(n * used, count) for n in range(1, max_tokens + 1))
         self.logits = device.empty((max_tokens, count), label="router logits")
         self.ids = device.empty((max_tokens, used), "u32", "experts")
@@ -73,7 +83,7 @@ class ExpertScratch:
         self.gate_up = device.empty((pairs, 2 * ffn), label="experts' gate_up")
         self.activated = device.empty((pairs, ffn), label="experts' activated")
         self.activated_q8 = activations(device, pairs, ffn)
-        self.out = device.empty((pairs, spec.hidden_size), label="experts' output")
+        self.out = device.empty((pairs, hidden), label="experts' output")
         self.shared_gates = device.empty((max_tokens, 1), label="shared expert's gates")
 
 

@@ -364,7 +364,7 @@ class Transformer:
         hidden = first_rows(scratch.hidden, rows)
         if post_norm is not None:
             projected = first_rows(scratch.projected, rows)
-            sizes = {"rows": rows, "width": spec.hidden_size}
+            sizes = {"rows": rows, "width": projected.shape[1], "count": spec.hidden_size}
             steps += self.projector.project(projection, x, [(projected, 0)], count, rows)
             steps.append(
                 ops.rms_norm_add(

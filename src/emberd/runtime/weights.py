@@ -18,8 +18,9 @@ from gguf import GGMLQuantizationType as GGMLType
 from numpy.typing import NDArray
 
 from ..errors import DeviceError
-from ..gguf.dequant import dequantize, quant_type
+from ..gguf.dequant import dequantize, quant_type, row_nbytes
 from ..gguf.loaded import loaded_rows, loaded_type
+from .activations import padded
 from .device import Device, Tensor
 
 Bytes = NDArray[np.uint8]
@@ -79,7 +80,7 @@ class WeightPart:
 
 @dataclass(frozen=True, slots=True)
 class WeightMatrix:
-    """A (rows, cols) matrix of one tensor type on the GPU."""
+    """A (rows, cols) matrix of one tensor type on the GPU; `cols` as `matrix_columns` says."""
 
     type: GGMLType
     rows: int
@@ -130,6 +131,11 @@ class Uploads:
         self._pool.shutdown(cancel_futures=True)
 
 
+def matrix_columns(kind: GGMLType, cols: int) -> int:
+    """Columns of a matrix on the GPU: a multiple of 8 for float types, zeros behind the file's own."""
+    return padded(cols) if kind in FLOAT_TYPES else cols
+
+
 def upload_matrix(
     device: Device,
     raws: Sequence[tuple[Bytes, GGMLType]],
@@ -139,7 +145,7 @@ def upload_matrix(
     """Matrices of one type and width, (rows, row bytes) each, stacked by rows in the order given.
 
     The matrix's own type is `loaded_type` of theirs, on this device.
-    Columns are a multiple of 32. The bytes are there on return, or with `uploads` when that is done.
+    The bytes are there on return, or with `uploads` when that is done.
     Raises DeviceError when one row does not fit a binding.
     """
     types = {kind for _, kind in raws}
@@ -150,7 +156,7 @@ def upload_matrix(
     assert len(widths) == 1, f"{label}: cannot stack rows of {widths} bytes"
     (row_bytes,) = widths
     cols = row_bytes // quant_type(source).nbytes * quant_type(source).weights
-    assert cols % 32 == 0, f"{label}: {cols} columns are not a multiple of 32"
+    cols = matrix_columns(kind, cols)
 
     packing = quant_type(kind)
     planes = PLANES.get(kind)
@@ -183,9 +189,13 @@ def upload_matrix(
     return WeightMatrix(kind, rows, cols, tuple(parts))
 
 
-def upload_vector(device: Device, raw: Bytes, kind: GGMLType, label: str = "vector") -> Tensor:
-    """A norm or bias vector of any tensor type, decoded to f32 (n,)."""
-    return device.upload(dequantize(raw.reshape(1, -1), kind).reshape(-1), "f32", label)
+def upload_vector(
+    device: Device, raw: Bytes, kind: GGMLType, label: str = "vector", unit: int = 1
+) -> Tensor:
+    """A norm or bias vector of any tensor type, decoded to f32 (n,), n a multiple of `unit` by zeros at the end."""
+    values = dequantize(raw.reshape(1, -1), kind).reshape(-1)
+    missing = padded(len(values), unit) - len(values)
+    return device.upload(np.pad(values, (0, missing)), "f32", label)
 
 
 def _fill(
@@ -200,7 +210,10 @@ def _fill(
     # Decoding goes through float32, which must fit into a chunk as well.
     row_bytes = raws[0].shape[1] if kind == source else 4 * cols
     for rows in _row_chunks(raws, part.first_row, part.rows, max(1, CHUNK_BYTES // row_bytes)):
-        chunk: Bytes = np.ascontiguousarray(loaded_rows(rows, source, device.left_out)).reshape(-1)
+        chunk: Bytes = np.ascontiguousarray(loaded_rows(rows, source, device.left_out))
+        if missing := row_nbytes(kind, cols) - chunk.shape[1]:
+            chunk = np.pad(chunk, ((0, 0), (0, missing)))
+        chunk = chunk.reshape(-1)
         if planes:
             chunk, second = _regroup(chunk, quant_type(kind).nbytes, planes, scratch)
             scales.append(second)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..gguf.loaded import loaded_floats
 from ..reference.ops import quantize_q8
+from ..runtime.activations import padded
 from ..runtime.device import Device, Tensor
 from ..runtime.kernel import Dispatch, Kernels, run_once
 from ..runtime.kv_cache import KVType
@@ -65,6 +66,10 @@ class Workbench:
     def floats(self, raw: NDArray[np.uint8], type: GGMLQuantizationType) -> F32:
         """The weights of these rows as the device's kernels see them."""
         return loaded_floats(raw, type, self.device.left_out)
+
+    def wide(self, x: F32) -> F32:
+        """`x` with rows as long as tensors have them, zeros at their ends."""
+        return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, padded(x.shape[-1]) - x.shape[-1])])
 
     def put(self, array: NDArray[Any]) -> Tensor:
         return self.device.upload(array)

@@ -98,7 +98,8 @@ def _check_product(
     def run() -> Pair:
         raw = model.file.rows(info)[: spec.count * EXPERT_ROWS]
         weight = bench.floats(raw, info.type).reshape(spec.count, EXPERT_ROWS, -1)
-        x, bias = bench.normal(tokens, weight.shape[2]), None
+        matrix = upload_matrix(bench.device, [(raw, info.type)])
+        x, bias = bench.normal(tokens, matrix.cols), None
         if bias_info is not None:
             bias = dequantize(model.file.rows(bias_info), bias_info.type).reshape(-1)[: len(raw)]
         given: Any = bench.put(x)
@@ -117,7 +118,7 @@ def _check_product(
             ),
             *ops.expert_matvec(
                 bench.kernels,
-                upload_matrix(bench.device, [(raw, info.type)]),
+                matrix,
                 given,
                 groups,
                 y,
@@ -129,7 +130,7 @@ def _check_product(
             ),
         ]
         chosen, expected = ids.reshape(-1), np.empty((pairs, EXPERT_ROWS))
-        rows = np.repeat(x.astype(np.float64), spec.used, axis=0)
+        rows = np.repeat(x[:, : weight.shape[2]].astype(np.float64), spec.used, axis=0)
         for expert in range(spec.count):
             expected[chosen == expert] = rows[chosen == expert] @ weight[expert].T
         if bias is not None:

@@ -84,13 +84,19 @@ def check_norms(bench: Workbench, model: ModelFile, steps: Steps = USUAL) -> Ite
 
         def inputs() -> tuple[Any, Any, Any]:
             given = None if indices is None else bench.ints(indices)
-            return bench.put(x), bench.put(weight), given
+            return bench.put(bench.wide(x)), bench.put(bench.wide(weight)), given
 
         def plain() -> Pair:
             x, w, given = inputs()
-            y = bench.poisoned(TOKENS, spec.hidden_size)
-            step = ops.rms_norm(bench.kernels, x, w, y, given, eps=spec.norm_eps, **sizes)
-            return bench.run(step, y)[0], expected
+            y = bench.poisoned(TOKENS, x.shape[1])
+            step = ops.rms_norm(
+                *(bench.kernels, x, w, y, given),
+                rows=TOKENS,
+                width=x.shape[1],
+                count=spec.hidden_size,
+                eps=spec.norm_eps,
+            )
+            return bench.run(step, y)[0], bench.wide(expected)
 
         def quantizing(group: int) -> Pair:
             x, w, given = inputs()
@@ -125,17 +131,19 @@ def check_post_norm(bench: Workbench, model: ModelFile) -> Iterator[Check]:
 
     def run() -> Pair:
         x, residual = (bench.normal(TOKENS, spec.hidden_size) for _ in range(2))
-        y = bench.put(residual)
+        y = bench.put(bench.wide(residual))
         step = ops.rms_norm_add(
             bench.kernels,
-            bench.put(x),
-            bench.put(weight),
+            bench.put(bench.wide(x)),
+            bench.put(bench.wide(weight)),
             y,
             rows=TOKENS,
-            width=spec.hidden_size,
+            width=y.shape[1],
+            count=spec.hidden_size,
             eps=spec.norm_eps,
         )
-        return bench.run(step, y)[0], residual + reference.rms_norm(x, weight, spec.norm_eps)
+        expected = residual + reference.rms_norm(x, weight, spec.norm_eps)
+        return bench.run(step, y)[0], bench.wide(expected)
 
     yield bench.compare("rms_norm_add", "F32", f"{TOKENS}×{spec.hidden_size}", "float", run)
 

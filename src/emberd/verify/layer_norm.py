@@ -13,6 +13,7 @@ from ..gguf.reader import TensorInfo
 from ..gguf.spec import ModelFile
 from ..reference import ops as reference
 from ..runtime import ops
+from ..runtime.activations import padded
 from .bench import F32, Workbench
 from .check import Check
 
@@ -32,19 +33,20 @@ def check_layer_norm(bench: Workbench, model: ModelFile) -> Iterator[Check]:
 
     def run(picked: NDArray[np.int32] | None) -> Pair:
         rows = x[:TOKENS] if picked is None else x[picked]
-        y = bench.poisoned(TOKENS, width)
+        y = bench.poisoned(TOKENS, padded(width))
         step = ops.layer_norm(
             bench.kernels,
-            bench.put(x),
-            bench.put(weight),
-            bench.put(bias),
+            bench.put(bench.wide(x)),
+            bench.put(bench.wide(weight)),
+            bench.put(bench.wide(bias)),
             y,
             None if picked is None else bench.ints(picked),
             rows=TOKENS,
-            width=width,
+            width=padded(width),
+            count=width,
             eps=eps,
         )
-        return bench.run(step, y)[0], reference.layer_norm(rows, weight, bias, eps)
+        return bench.run(step, y)[0], bench.wide(reference.layer_norm(rows, weight, bias, eps))
 
     chosen = bench.rng.integers(0, len(x), TOKENS).astype(np.int32)
     yield bench.compare(

@@ -129,7 +129,7 @@ def check_product(
         names.extend(step.kernel.key.name for step in steps)
         found = bench.run(steps, y)[0]
         weight = bench.floats(raw, role.matrix.type)
-        expected = x.astype(np.float64) @ weight.T.astype(np.float64)
+        expected = x[:, : weight.shape[1]].astype(np.float64) @ weight.T.astype(np.float64)
         expected += 0 if bias is None else bias
         expected += 0 if before is None else before
         return found, expected
@@ -163,10 +163,11 @@ def check_rows(bench: Workbench, file: GGUFFile, info: TensorInfo, scale: float)
         sequences = bench.rng.integers(0, 4, tokens).astype(np.int32)
         given = np.where(np.arange(tokens) % 2 == 0, ids, -1)
         wanted = np.where(given < 0, last[sequences].astype(np.int32), ids)
-        y = bench.poisoned(tokens, table.shape[1])
+        matrix = upload_matrix(bench.device, [(raw, info.type)])
+        y = bench.poisoned(tokens, matrix.cols)
         steps = linear.embedding(
             bench.kernels,
-            upload_matrix(bench.device, [(raw, info.type)]),
+            matrix,
             bench.ints(given),
             bench.put(last),
             bench.ints(sequences),
@@ -174,6 +175,6 @@ def check_rows(bench: Workbench, file: GGUFFile, info: TensorInfo, scale: float)
             rows=tokens,
             scale=scale,
         )
-        return bench.run(steps, y)[0], reference.embedding(table, wanted, scale)
+        return bench.run(steps, y)[0], bench.wide(reference.embedding(table, wanted, scale))
 
     yield bench.compare("embedding", info.type.name, f"{tokens}×{table.shape[1]}", "float", run)

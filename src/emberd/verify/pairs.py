@@ -15,6 +15,7 @@ from ..gguf.loaded import loaded_type
 from ..gguf.model import LayerTensors, ModelFile
 from ..gguf.reader import TensorInfo
 from ..runtime import linear
+from ..runtime.activations import FLOAT_UNIT, activations, padded
 from ..runtime.device import Tensor
 from ..runtime.matmul import MatmulTile
 from ..runtime.model import Projection
@@ -22,7 +23,7 @@ from ..runtime.pair import WeightPair, can_pair
 from ..runtime.plan import bakes
 from ..runtime.products import Form, Product
 from ..runtime.projection import Input, Projector
-from ..runtime.weights import FLOAT_TYPES, WeightMatrix, WeightPart, upload_matrix
+from ..runtime.weights import FLOAT_TYPES, WeightMatrix, WeightPart, matrix_columns, upload_matrix
 from .bench import Workbench
 from .check import Check
 from .fused import pending_input
@@ -42,6 +43,7 @@ class Neighbours:
     second: Group
     ahead: bool
     apart: bool
+    row_unit: int  # of which each matrix is made a multiple
 
     @property
     def groups(self) -> tuple[Group, Group]:
@@ -81,7 +83,7 @@ def _cases(
 ) -> Iterator[_Case]:
     """One for each kernel."""
     for pair in _neighbours(model) if table.paired else ():
-        first, second = (_matrix(bench, group) for group in pair.groups)
+        first, second = (_matrix(bench, group, pair.row_unit) for group in pair.groups)
         both, seen = WeightPair(first, second), set()
         for tokens in steps.numbers_of_tokens:
             if not can_pair(table, first, second, tokens):
@@ -105,12 +107,12 @@ def _check_case(bench: Workbench, model: ModelFile, case: _Case) -> Iterator[Che
             yield _check(bench, model, case)
 
 
-def _matrix(bench: Workbench, group: Group) -> WeightMatrix:
+def _matrix(bench: Workbench, group: Group, row_unit: int) -> WeightMatrix:
     """What a runner makes of these, of which nothing but type and sizes is read."""
     infos, part = [info for info, _ in group], cast(WeightPart, None)
     kind = loaded_type(infos[0].type, bench.device.left_out)
-    rows = sum(info.shape[0] for info in infos)
-    return WeightMatrix(kind, rows, infos[0].shape[1], (part,))
+    rows = sum(padded(info.shape[0], row_unit) for info in infos)
+    return WeightMatrix(kind, rows, matrix_columns(kind, infos[0].shape[1]), (part,))
 
 
 def _neighbours(model: ModelFile) -> Iterator[Neighbours]:
@@ -127,7 +129,8 @@ def _neighbours(model: ModelFile) -> Iterator[Neighbours]:
                     (g[0][0].type, g[0][1] is None, *(m.shape for m, _ in g))
                     for g in (first, second)
                 ]
-                found.setdefault((*sizes, apart), Neighbours(first, second, ahead, apart))
+                unit = 1 if parts[0][0] is layer.q else FLOAT_UNIT
+                found.setdefault((*sizes, apart), Neighbours(first, second, ahead, apart, unit))
     yield from found.values()
 
 
@@ -154,13 +157,16 @@ def _check(bench: Workbench, model: ModelFile, case: _Case) -> Check:
         )
         x: NDArray[Any] = bench.normal(tokens, matrices[0].cols)
         floats = bench.put(x)
-        q8, values = pending_input(bench, tokens, matrices[0].cols, model.spec.norm_eps, pending)
+        cols = matrices[0].cols
+        q8, values = activations(bench.device, tokens, cols), x
+        if matrices[0].is_quantized:
+            q8, values = pending_input(bench, tokens, cols, model.spec.norm_eps, pending)
         biases: list[Tensor | None] = []
         expected = []
         for raw, ((info, bias), *_) in zip(raws, pair.groups, strict=True):
             weight = bench.floats(raw, info.type).T.astype(np.float64)
             operand = x.astype(np.float64) if info.type in FLOAT_TYPES else values
-            product = operand @ weight
+            product = operand[:, : len(weight)] @ weight
             biases.append(None)
             if bias is not None:
                 added = dequantize(model.file.rows(bias), bias.type).reshape(-1)[: len(raw)]

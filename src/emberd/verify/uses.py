@@ -17,12 +17,13 @@ from ..gguf.loaded import loaded_type
 from ..gguf.model import LayerTensors, ModelFile
 from ..gguf.reader import TensorInfo
 from ..runtime import linear
+from ..runtime.activations import FLOAT_UNIT, padded
 from ..runtime.encoder import MIN_TOKENS
 from ..runtime.matmul import MatmulTile
 from ..runtime.matvec import can_fuse_output
 from ..runtime.plan import bakes
 from ..runtime.products import Form, Product
-from ..runtime.weights import WeightMatrix
+from ..runtime.weights import WeightMatrix, matrix_columns
 from .bench import Workbench
 from .check import Check
 from .fused import check_gate_up, check_output, check_pending
@@ -45,10 +46,11 @@ class Use:
     ahead: bool = False  # its input's norm may be left to it
     given: bool = False  # so that it reads chosen rows
     min_tokens: int = 1
+    row_unit: int = 1  # of which each matrix is made a multiple
 
     @property
     def rows(self) -> int:
-        return sum(info.shape[0] for info in self.matrices)
+        return sum(padded(info.shape[0], self.row_unit) for info in self.matrices)
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -75,7 +77,8 @@ def encoder_uses(model: EncoderFile, max_tokens: int) -> list[Use]:
     for layer in model.tensors.layers:
         for parts in ((layer.q, layer.k, layer.v), (layer.o,), (layer.up,), (layer.down,)):
             pairs = [(part.weight, part.bias) for part in parts]
-            for use in _side_by_side(pairs, max_tokens, False):
+            unit = FLOAT_UNIT if layer.up in parts else 1
+            for use in _side_by_side(pairs, max_tokens, False, unit):
                 found.setdefault(use.key, replace(use, min_tokens=min(MIN_TOKENS, max_tokens)))
     return list(found.values())
 
@@ -95,16 +98,18 @@ def _layer_uses(layer: LayerTensors, tokens: int) -> Iterator[Use]:
         return
     up = (layer.up, layer.up_bias)
     if layer.gate is None:
-        yield Use((layer.up,), tokens, layer.up_bias, ahead=rms)
+        yield Use((layer.up,), tokens, layer.up_bias, ahead=rms, row_unit=FLOAT_UNIT)
     else:
         yield from _gate_up((layer.gate, layer.gate_bias), up, tokens, rms)
     yield _output(layer.down, layer.down_bias, tokens, adds, rms)
 
 
-def _side_by_side(parts: Sequence[Biased], tokens: int, ahead: bool) -> Iterator[Use]:
+def _side_by_side(
+    parts: Sequence[Biased], tokens: int, ahead: bool, row_unit: int = 1
+) -> Iterator[Use]:
     for _, members in groupby(parts, key=lambda pair: pair[0].type):
         infos, biases = zip(*members, strict=True)
-        yield Use(infos, tokens, biases[0], ahead=ahead)
+        yield Use(infos, tokens, biases[0], ahead=ahead, row_unit=row_unit)
 
 
 def _output(matrix: TensorInfo, bias: TensorInfo | None, tokens: int, adds: bool, rms: bool) -> Use:
@@ -114,9 +119,10 @@ def _output(matrix: TensorInfo, bias: TensorInfo | None, tokens: int, adds: bool
 
 def _gate_up(gate: Biased, up: Biased, tokens: int, ahead: bool) -> Iterator[Use]:
     if gate[0].type == up[0].type and gate[1] is None:
-        yield Use((gate[0], up[0]), tokens, fusing="gate_up", ahead=ahead)
+        both = (gate[0], up[0])
+        yield Use(both, tokens, fusing="gate_up", ahead=ahead, row_unit=FLOAT_UNIT)
     else:
-        yield from _side_by_side((gate, up), tokens, ahead)
+        yield from _side_by_side((gate, up), tokens, ahead, FLOAT_UNIT)
 
 
 def check_uses(
@@ -157,7 +163,7 @@ def _cases(bench: Workbench, uses: Sequence[Use], table: linear.LinearTable) -> 
         info = use.matrices[0]
         kind = loaded_type(info.type, bench.device.left_out)
         part: Any = None  # of the matrix nothing but its sizes is read
-        matrix = WeightMatrix(kind, use.rows, info.shape[1], (part,))
+        matrix = WeightMatrix(kind, use.rows, matrix_columns(kind, info.shape[1]), (part,))
         seen: set[tuple[Any, ...]] = set()
         for tokens in numbers_up_to(use.max_tokens):
             if tokens < use.min_tokens:

@@ -5,9 +5,9 @@ What a schema asks and a way of writing cannot hold is refused by path. Knows no
 
 from __future__ import annotations
 
-import keyword
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ...errors import BadRequestError
@@ -20,10 +20,19 @@ from .schema import SchemaReader
 Json = dict[str, Any]
 _TOP = {"type", "properties", "required", "additionalProperties", "$defs", "x-guidance"}
 _BESIDE_REF = ANNOTATIONS | {"$ref", "type"}
-_DESCRIBING = ("$ref", "anyOf", "oneOf", "allOf", "properties", "patternProperties")
-_NAME = re.compile(r"[\w.\-]+")
 _NOT_FOR_ALL = "this model's notation of calls cannot hold it for all arguments"
 _CHECKER = Checker({})
+_CONSTANTS_ALONE = {"const", "$defs", "x-guidance"}
+_KEYWORD = re.compile(r"(?!(?:True|False|None)$)[\w.\-$@]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """`pointer`: its schema; None: any value. `name` None: one of any further name, as often as wanted."""
+
+    name: str | None
+    pointer: str | None
+    required: bool
 
 
 class Parameters:
@@ -62,13 +71,7 @@ class Parameters:
         return self.reader.relaxed
 
     def root(self) -> str:
-        """Pointer of the schema that names the properties: what a `$ref` of the whole leads to. Raises
-        BadRequestError where arguments are any object: for notations that write each property by its name."""
-        if self.is_any:
-            raise refused(
-                self.path,
-                "cannot be enforced, and this model's notation of calls cannot hold any object",
-            )
+        """Pointer of the schema that names the properties: what a `$ref` of the whole leads to."""
         pointer, node, seen = "", self.schema, {"#"}
         while not set(node) - _BESIDE_REF and isinstance(reference := node.get("$ref"), str):
             found = resolved(self.schema, reference)
@@ -80,37 +83,48 @@ class Parameters:
             pointer, node = reference[1:], dict(found)
         return pointer
 
-    def named(self, fits: Callable[[str], bool]) -> list[tuple[str, str, bool]]:
-        """Of each property: name, pointer, whether it must be there. Raises BadRequestError where the schema
-        says more of the object than that, or where a name does not fit. Further properties are not written.
-        Where all properties stand in what would be left out, that is refused too."""
+    def arguments(self, fits: Callable[[str], bool]) -> list[Argument]:
+        """For notations that write each argument by its name: those that the schema names, then one that stands
+        for all others where it names none, or says more of the object than can be held. That, and names that do
+        not fit, are left out, or refused with BadRequestError."""
         root = self.root()
         document, path = self.reader.document(root), self.path + as_path(root)
         more = [key for key in document if key not in _TOP]
         if not all(map(self.leave_out, more)):
             raise refused(f"{path}.{more[0]}", _NOT_FOR_ALL)
         properties, required = document.get("properties", {}), document.get("required", [])
-        node = self.at(root)
-        if lost := [key for key in _DESCRIBING if not properties and node.get(key)]:
-            raise refused(f"{path}.{lost[0]}", _NOT_FOR_ALL)
-        unfit = [name for name in properties if not fits(name)]
-        for name in unfit:
-            if name in required or not self.leave_out("properties"):
+        others = "patternProperties" in more or document.get("additionalProperties", True)
+        other = f"{root}/additionalProperties" if isinstance(others, Mapping) else None
+        found = []
+        for name in dict.fromkeys([*properties, *required]):
+            key = "properties" if name in properties else "required"
+            if properties.get(name, others) is False:
+                continue  # where it must be there, the reader has refused it
+            if fits(name):
+                pointer = f"{root}/properties/" + name.replace("~", "~0").replace("/", "~1")
+                where = pointer if name in properties else other
+                found.append(Argument(name, where, name in required))
+            elif self.leave_out(key):
+                others, other = True, None
+            else:
                 raise refused(
-                    f"{path}.properties.{name}",
-                    "this model's notation of calls has no such names",
+                    f"{path}.{key}.{name}", "this model's notation of calls has no such names"
                 )
-        if missing := [name for name in required if name not in properties]:
-            raise refused(f"{path}.required", f"'{missing[0]:.64}' is not in 'properties'")
-        return [
-            (
-                name,
-                f"{root}/properties/" + name.replace("~", "~0").replace("/", "~1"),
-                name in required,
-            )
-            for name, one in properties.items()
-            if one is not False and name not in unfit
-        ]
+        if others is not False and (more or not found):
+            found.append(Argument(None, other, False))
+        return found
+
+    def plain(self, fits: Callable[[str], bool]) -> bool:
+        """Whether `arguments` leaves nothing out, and each has a name that fits."""
+        document = self.reader.document(self.root())
+        properties, required = document.get("properties", {}), document.get("required", [])
+        closed = document.get("additionalProperties") is False
+        return (
+            all(key in _TOP for key in document)
+            and all(map(fits, properties))
+            and all(name in properties for name in required)
+            and bool(closed or any(one is not False for one in properties.values()))
+        )
 
     @property
     def _enforceable(self) -> bool:
@@ -133,55 +147,113 @@ def as_json(rules: Rules, parameters: Parameters) -> str:
 
 
 def as_keywords(rules: Rules, parameters: Parameters) -> str:
-    """`a=1, b="x"`: values are JSON, which Python reads too."""
+    """`a=1, b="x"`: values are JSON, which Python reads too. `**{"a b": 1}` where the schema says more than
+    names and values, or names are none of Python's."""
+    if not parameters.plain(lambda name: bool(_KEYWORD.fullmatch(name))):
+        return f"{literal('**')} {as_json(rules, parameters)}"
     items = [
-        (f"{literal(name + '=')} {rules.json(parameters.reader.document(pointer))}", required)
-        for name, pointer, required in parameters.named(
-            lambda name: name.isidentifier() and not keyword.iskeyword(name)
-        )
+        (f"{literal(f'{one.name}=')} {as_value(rules, parameters, one.pointer)}", one.required)
+        for one in parameters.arguments(lambda name: True)
     ]
     return optional_list(rules, items, literal(", "))
 
 
-def as_tagged(opening: str, close: str, forbidden: str) -> Write:
+def as_value(rules: Rules, parameters: Parameters, pointer: str | None) -> str:
+    """A value as JSON; None: any."""
+    if pointer is None:
+        return rules.json(SchemaReader({}, parameters.path).document())
+    return rules.json(parameters.reader.document(pointer))
+
+
+def as_tagged(opening: str, close: str, forbidden: str, names: str) -> Write:
     """A tag around each value: texts as they are, all others as JSON. `opening` has %N for the name and %T
-    for whether it is a text; `forbidden` is a pattern of what would be read as a tag."""
+    for whether it is a text; `forbidden` is a pattern of what would be read as a tag, `names` one of names."""
+    before, behind = opening.split("%N")
+
+    def one(rules: Rules, parameters: Parameters, argument: Argument, name: str) -> str:
+        schema = True if argument.pointer is None else parameters.at(argument.pointer)
+        is_any = schema is True or (isinstance(schema, Mapping) and not set(schema) - ANNOTATIONS)
+        is_text = is_any or (isinstance(schema, Mapping) and schema.get("type") == "string")
+
+        def written(value: str, *, as_text: bool) -> str:
+            tag = rules.text(behind.replace("%T", "true" if as_text else "false"))
+            return f"{rules.text(before)} {name} {tag} {value}"
+
+        json = f"{as_value(rules, parameters, argument.pointer)} {rules.text(close)}"
+        if is_any:
+            text = written(free_text(rules, close, forbidden), as_text=True)
+            if "%T" not in behind:
+                return text  # JSON is read there too
+            return rules.rule(f"{text} | {written(json, as_text=False)}")
+        if is_text:
+            pointer = argument.pointer or ""
+            return written(raw_text(rules, parameters, pointer, close, forbidden), as_text=True)
+        return written(json, as_text=False)
 
     def write(rules: Rules, parameters: Parameters) -> str:
-        items = []
-        for name, pointer, required in parameters.named(lambda name: bool(_NAME.fullmatch(name))):
-            schema = parameters.at(pointer)
-            is_text = isinstance(schema, Mapping) and schema.get("type") == "string"
-            start = opening.replace("%N", name).replace("%T", "true" if is_text else "false")
-            if is_text:
-                value = raw_text(rules, parameters, pointer, close, forbidden)
-            else:
-                value = f"{rules.json(parameters.reader.document(pointer))} {rules.text(close)}"
-            items.append((f"{rules.text(start)} {value}", required))
-        return optional_list(rules, items, "")
+        arguments = parameters.arguments(lambda name: bool(re.fullmatch(names, name)))
+        items = [
+            (one(rules, parameters, argument, literal(argument.name)), argument.required)
+            for argument in arguments
+            if argument.name is not None
+        ]
+        listed = optional_list(rules, items, "")
+        named = [argument.name for argument in arguments if argument.name is not None]
+        others = [
+            f"({one(rules, parameters, argument, other_name(rules, names, named))})*"
+            for argument in arguments
+            if argument.name is None
+        ]
+        return " ".join(part for part in (listed, *others) if part)
 
     return write
+
+
+def other_name(rules: Rules, names: str, named: Collection[str]) -> str:
+    """A name of the pattern `names`, and none of `named`."""
+    excluded = "|".join(re.escape(name) for name in named)
+    return rules.terminal(f"/{names}/" + (f" & ~/({excluded})/" if excluded else ""))
+
+
+def free_text(rules: Rules, close: str, forbidden: str, text: str = ANY_TEXT) -> str:
+    pattern = forbidden.replace("/", r"\/")
+    return rules.until(close, f"{text} & ~/(?s:.*)({pattern})(?s:.*)/")
 
 
 def raw_text(rules: Rules, parameters: Parameters, pointer: str, close: str, forbidden: str) -> str:
     """A text without quotes, and the `close` behind it."""
     document = parameters.reader.document(pointer)
     path = parameters.path + pointer.replace("/", ".")
+    key = "const" if "const" in document else "enum"
+    if key in document:
+        texts = [value for value in constants(document) if isinstance(value, str)]
+        held = [text for text in texts if not (re.search(forbidden, text) or close in text)]
+        if (not texts or len(held) < len(texts)) and not parameters.leave_out(key):
+            raise refused(path, "this model's notation of calls cannot hold its values")
+        if held:
+            return f"{rules.rule(' | '.join(map(literal, held)))} {rules.text(close)}"
     for key in ("pattern", "format", "$ref", "anyOf", "allOf"):
         if key in document and not parameters.leave_out(key):
             raise refused(
                 f"{path}.{key}", "this model's notation of calls cannot hold it for texts"
             )
-    key = "const" if "const" in document else "enum"
-    if key in document:
-        values = [document["const"]] if key == "const" else document["enum"]
-        texts = [value for value in values if isinstance(value, str)]
-        held = [text for text in texts if not (re.search(forbidden, text) or close in text)]
-        if not texts or (len(held) < len(texts) and not parameters.leave_out(key)):
-            raise refused(path, "this model's notation of calls cannot hold its values")
-        if held:
-            return f"{rules.rule(' | '.join(map(literal, held)))} {rules.text(close)}"
     low, high = document.get("minLength", 0), document.get("maxLength", "")
     text = ANY_TEXT if not low and high == "" else f"/(?s:.{{{low},{high}}})/"
-    pattern = forbidden.replace("/", r"\/")
-    return rules.until(close, f"{text} & ~/(?s:.*)({pattern})(?s:.*)/")
+    return free_text(rules, close, forbidden, text)
+
+
+def constants(document: Json) -> list[Any]:
+    """Those values of a document's `const` or `enum` that all of it holds for."""
+    values = [document["const"]] if "const" in document else document["enum"]
+    others = {key: value for key, value in document.items() if key != "enum"}
+    if "const" in document and "enum" in document:
+        others["allOf"] = [{"enum": document["enum"]}, *others.get("allOf", [])]
+    if not set(others) - _CONSTANTS_ALONE:
+        return list(values)
+    rules = Rules({})
+    grammar = rules.source(rules.json(others))
+    return [
+        value
+        for value, fits in zip(values, _CHECKER.accepted(grammar, values), strict=True)
+        if fits
+    ]

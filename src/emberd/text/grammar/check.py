@@ -5,9 +5,11 @@ Bounded in time and memory by llguidance's own limits and by those of schema.py.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -26,8 +28,21 @@ class Checker:
     def __init__(self, controls: Mapping[str, int]) -> None:
         vocabulary = _Bytes(controls)
         self._tokenizer = LLTokenizer(vocabulary, slices=[])  # type: ignore[arg-type]
-        self._tried = [vocabulary.tokens.index(bytes([byte])) for byte in _TRIED]
+        self._token_ids = [vocabulary.tokens.index(bytes([byte])) for byte in range(256)]
+        self._tried = [self._token_ids[byte] for byte in _TRIED]
         self.fault = lru_cache(maxsize=64)(self._fault)
+
+    def accepted(self, grammar: str, values: Sequence[Any]) -> list[bool]:
+        """Of each value, whether its JSON is one that a grammar ends with."""
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
+        found = []
+        for value in values:
+            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+            token_ids = [self._token_ids[byte] for byte in text.encode("utf-8", "replace")]
+            taken = matcher.try_consume_tokens(token_ids)
+            found.append(taken == len(token_ids) and matcher.is_accepting())
+            matcher.rollback(taken)
+        return found
 
     def _fault(self, grammar: str) -> str:
         """Why it is no grammar that can be followed; "" where it is one."""

@@ -5,6 +5,7 @@ In `call`, %N is the function's name, %A its arguments, %I a number, %C an id of
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,11 @@ class Notation:
     )
     always_one: bool = False
     bare: bool = False  # models also write the call's JSON without a tag
-    dotted_names: bool = True
+
+    @property
+    def names_are_json(self) -> bool:
+        """A function may have any name then."""
+        return self.arguments is as_json and '"%N"' in self.call
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,8 @@ class Function:
 _PLACE = re.compile(r"(%[NAIC])")
 _TEXT_BEHIND = r"/\s{0,4}[^\s<\[{(`](?s:.*)/"  # that nothing of a notation begins like
 _NAME = re.compile(r"[\w.\-]+")
+_NAMES_IN_TAGS = r"[^<>\s\x00-\x1f]([^<>\x00-\x1f]{0,126}[^<>\s\x00-\x1f])?"
+_NAMES_IN_QUOTES = _NAMES_IN_TAGS.replace("<>", '<>"')
 _BARE_HEAD = r'\s{0,8}\{\s{0,16}"name"\s{0,2}:\s{0,2}"%N"\s{0,2},\s{0,16}"(arguments|parameters)"\s{0,2}:\s{0,2}'
 _BARE_END = r"/\s{0,16}\}\s{0,4}/"
 _BLANKS = r"[\s\x1c-\x1f]*"
@@ -52,7 +59,7 @@ _HERMES = Notation(
 _CHANNELS = Notation(
     "<|channel|>commentary to=functions.%N <|constrain|>json<|message|>%A", always_one=True
 )
-_PYTHONIC = Notation("%N(%A)", as_keywords, between=", ", before="[", after="]", dotted_names=False)
+_PYTHONIC = Notation("%N(%A)", as_keywords, between=", ", before="[", after="]")
 
 
 def _listed(call: str, before: str, after: str) -> Notation:
@@ -62,7 +69,9 @@ def _listed(call: str, before: str, after: str) -> Notation:
 
 
 def _xml(template: str) -> Notation:
-    write = as_tagged("<parameter=%N>\n", "\n</parameter>\n", r"</?(parameter|function)")
+    write = as_tagged(
+        "<parameter=%N>\n", "\n</parameter>\n", r"</?(parameter|function)", _NAMES_IN_TAGS
+    )
     call = "<function=%N>\n%A</function>"
     if "<tool_call>" not in template:
         return Notation(call, write, opening="<function=")
@@ -70,7 +79,12 @@ def _xml(template: str) -> Notation:
 
 
 def _invoke(template: str) -> Notation:
-    write = as_tagged('<parameter name="%N">', "</parameter>\n", r"</?[^<>\s]*(parameter|invoke)")
+    write = as_tagged(
+        '<parameter name="%N">',
+        "</parameter>\n",
+        r"</?[^<>\s]*(parameter|invoke)",
+        _NAMES_IN_QUOTES,
+    )
     mark = "minimax:tool_call"
     before, after = (f"<{mark}>\n", f"\n</{mark}>") if mark in template else ("", "")
     return Notation(
@@ -87,6 +101,7 @@ def _dsml(template: str) -> Notation:
         '<｜DSML｜parameter name="%N" string="%T">',
         "</｜DSML｜parameter>\n",
         r"</?[^<>\s]*(parameter|invoke)",
+        _NAMES_IN_QUOTES,
     )
     return Notation(
         '<｜DSML｜invoke name="%N">\n%A</｜DSML｜invoke>',
@@ -99,7 +114,10 @@ def _dsml(template: str) -> Notation:
 
 def _key_value(template: str) -> Notation:
     write = as_tagged(
-        "<arg_key>%N</arg_key>\n<arg_value>", "</arg_value>\n", r"</?(arg_|tool_call)"
+        "<arg_key>%N</arg_key>\n<arg_value>",
+        "</arg_value>\n",
+        r"</?(arg_|tool_call)",
+        _NAMES_IN_TAGS,
     )
     return Notation("<tool_call>%N\n%A</tool_call>", write, opening="<tool_call>")
 
@@ -169,7 +187,6 @@ _NOTATIONS: dict[str, Notation | Callable[[str], Notation]] = {
         before="<|tool_call_start|>[",
         after="]<|tool_call_end|>",
         opening="<|tool_call_start|>",
-        dotted_names=False,
     ),
     "granite": _listed('{"name": "%N", "arguments": %A}', "<|tool_call|>[", "]"),
     "gigachat": Notation(
@@ -242,20 +259,23 @@ def _bare_call(rules: Rules, function: Function) -> str:
 def _alternatives(
     rules: Rules, notation: Notation, functions: Sequence[Function], begun: str = ""
 ) -> str:
-    """A call of one of the functions; `begun`: what of it is written already."""
-    return rules.rule(" | ".join(_call(rules, notation, f, begun) for f in functions))
+    """A call of one of the functions; `begun`: what of it is written already. One whose name cannot be written is
+    left out beside others, where that may be."""
+    fitting = [f for f in functions if notation.names_are_json or _NAME.fullmatch(f.name)]
+    for function in functions:
+        if function not in fitting and not (fitting and function.parameters.leave_out("name")):
+            raise refused(
+                function.path,
+                f"'{function.name:.64}' is no name that this model's notation of calls can hold",
+            )
+    return rules.rule(" | ".join(_call(rules, notation, f, begun) for f in fitting))
 
 
 def _call(rules: Rules, notation: Notation, function: Function, begun: str = "") -> str:
-    fits = _NAME.fullmatch(function.name) if notation.dotted_names else function.name.isidentifier()
-    if not fits:
-        raise refused(
-            function.path,
-            f"'{function.name:.64}' is no name that this model's notation of calls can hold",
-        )
     call = notation.call.removeprefix(begun)
+    name = json.dumps(function.name, ensure_ascii=False)[1:-1]
     parts = {
-        "%N": literal(function.name),
+        "%N": literal(name if notation.names_are_json else function.name),
         "%A": notation.arguments(rules, function.parameters),
         "%I": "/[0-9]{1,2}/",
         "%C": "/[a-zA-Z0-9]{9}/",

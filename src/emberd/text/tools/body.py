@@ -5,12 +5,21 @@ Knows no notation.
 
 from __future__ import annotations
 
+import ast
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ..grammar.keywords import TYPES
+from ..grammar.pointers import resolved
+
 Json = dict[str, Any]
+_LONE = re.compile("[\ud800-\udfff]")
+"""Halves of characters, which no UTF-8 holds: JSON has escapes for them."""
+
+_DEEPEST = 16  # references and options that are followed
 
 
 class NotACallError(Exception):
@@ -47,12 +56,19 @@ class Tools:
 
     schemas: Mapping[str, Json]
 
-    def converted(self, name: str, arguments: Mapping[str, str]) -> Json:
-        """Arguments of a notation that writes all values as text. What the schema does not call a string
-        is read as JSON where it is JSON."""
-        properties = self.schemas.get(name, {}).get("properties")
+    def converted(
+        self, name: str, arguments: Mapping[str, str], texts: Collection[str] = ()
+    ) -> Json:
+        """Arguments of a notation that writes all values as text; `texts` are said to be some. What the schema does
+        not call a string is read as JSON where it is JSON of a type that the schema knows."""
+        schema = self.schemas.get(name, {})
+        root = _followed(schema, schema)
+        properties, others = root.get("properties"), root.get("additionalProperties")
         properties = properties if isinstance(properties, Mapping) else {}
-        return {key: _value(text, properties.get(key)) for key, text in arguments.items()}
+        return {
+            key: text if key in texts else _value(text, _kinds(properties.get(key, others), schema))
+            for key, text in arguments.items()
+        }
 
 
 def tools_of(tools: Any) -> Tools:
@@ -70,16 +86,79 @@ MakeBody = Callable[[Tools], Body]
 
 
 def whole_call(name: str, arguments: Mapping[str, Any]) -> list[Piece]:
-    return [Begin(name), json.dumps(arguments, ensure_ascii=False)]
+    """Raises NotACallError where the arguments are none of JSON's."""
+    try:
+        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        raise NotACallError from None
+    return [Begin(name), _LONE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)]
 
 
-def _value(text: str, schema: Any) -> Any:
-    kind = schema.get("type") if isinstance(schema, Mapping) else None
-    if kind == "string":
+def _value(text: str, kinds: frozenset[str]) -> Any:
+    """A value of one of the types `kinds`, where the text is one."""
+    if kinds == {"string"}:
         return text
     try:
-        return json.loads(text)
+        value = json.loads(text, parse_constant=_refused)
     except (ValueError, RecursionError):
-        pass
+        value = _python_value(text, kinds)
+    if isinstance(value, float) and value.is_integer() and "number" not in kinds:
+        value = int(value)
+    return text if "string" in kinds and not kinds & _kinds_of(value) else value
+
+
+def _python_value(text: str, kinds: frozenset[str]) -> Any:
+    """As models write what is no JSON; the text itself where it is nothing of that."""
     words = {"true": True, "false": False, "none": None, "null": None}
-    return words.get(text.strip().lower(), text)
+    if (word := text.strip().lower()) in words:
+        return words[word]
+    if "string" not in kinds and word[:1] in ("[", "{"):
+        try:
+            value = ast.literal_eval(text.strip())
+            json.dumps(value, allow_nan=False)
+            return value
+        except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+            pass
+    return text
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(constant)
+
+
+def _kinds_of(value: Any) -> frozenset[str]:
+    if isinstance(value, bool) or value is None:
+        return frozenset({"null" if value is None else "boolean"})
+    if isinstance(value, int | float):
+        whole = isinstance(value, int) or value.is_integer()
+        return frozenset({"integer", "number"} if whole else {"number"})
+    return frozenset(
+        {"string" if isinstance(value, str) else "object" if isinstance(value, dict) else "array"}
+    )
+
+
+def _kinds(node: Any, root: Any, depth: int = 0) -> frozenset[str]:
+    """Types of the values that a schema takes, as far as it tells."""
+    node = _followed(node, root)
+    kinds = node.get("type")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if isinstance(kinds, list):
+        return frozenset(kind for kind in kinds if isinstance(kind, str))
+    if "const" in node:
+        return _kinds_of(node["const"])
+    if isinstance(values := node.get("enum"), list):
+        return frozenset[str]().union(*map(_kinds_of, values))
+    for key in ("anyOf", "oneOf", "allOf"):
+        if isinstance(options := node.get(key), list) and depth < _DEEPEST:
+            found = [_kinds(one, root, depth + 1) for one in options]
+            return frozenset[str]().union(*found)
+    return frozenset(TYPES)
+
+
+def _followed(node: Any, root: Any) -> Mapping[str, Any]:
+    """Through references; what is no schema of an object says nothing."""
+    for _ in range(_DEEPEST):
+        if not isinstance(node, Mapping) or not isinstance(node.get("$ref"), str):
+            break
+        node = resolved(root, node["$ref"])
+    return node if isinstance(node, Mapping) else {}

@@ -1,11 +1,10 @@
-"""Calls that can only be read once they are complete: XML-like, Python-like, and Gemma's notation.
+"""Calls that can only be read once they are complete: XML-like ones, and Gemma's notation.
 
 Each is a function from the text between two tags to names and arguments. Knows no streams beyond that.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Callable
@@ -17,7 +16,6 @@ Calls = list[tuple[str, Json]]
 Parse = Callable[[str, Tools], Calls]
 
 _NAME = r"[\w.\-]+"
-_PYTHON_NAMES = {"true": True, "false": False, "null": None}
 
 
 class Closed:
@@ -44,38 +42,6 @@ class Closed:
     def _pieces(self, text: str) -> list[Piece]:
         calls = self._parse(text, self._tools)
         if not calls:
-            raise NotACallError
-        return [piece for name, arguments in calls for piece in whole_call(name, arguments)]
-
-
-class PythonList:
-    """`[f(a=1), g()]` without a tag: only names of tools make it calls."""
-
-    def __init__(self, tools: Tools) -> None:
-        self._tools = tools
-        self._held = ""
-        self._named = False  # the first name is that of a tool
-        self._brackets = _Brackets()
-
-    def push(self, text: str) -> tuple[list[Piece], str | None]:
-        for place, character in enumerate(text, 1):
-            if self._brackets.closed_by(character):
-                self._held += text[:place]
-                return self._pieces(), text[place:]
-        self._held += text
-        if not self._named:
-            begun = re.match(rf"\s*\[?\s*({_NAME})?\s*(\(|$)", self._held)
-            if begun is None or (begun[2] and begun[1] not in self._tools.schemas):
-                raise NotACallError
-            self._named = bool(begun[2])
-        return [], None
-
-    def finish(self) -> list[Piece]:
-        return self._pieces()
-
-    def _pieces(self) -> list[Piece]:
-        calls = python_calls(self._held, self._tools)
-        if not calls or any(name not in self._tools.schemas for name, _ in calls):
             raise NotACallError
         return [piece for name, arguments in calls for piece in whole_call(name, arguments)]
 
@@ -109,9 +75,11 @@ def invoke_call(text: str, tools: Tools) -> Calls:
     if match is None:
         raise NotACallError
     found = re.findall(
-        r'<[^<>\s]*parameter name="([^"]+)"[^>]*>(.*?)(?:</[^<>\s]*parameter>|$)', text, re.DOTALL
+        r'<[^<>\s]*parameter name="([^"]+)"([^>]*)>(.*?)(?:</[^<>\s]*parameter>|$)', text, re.DOTALL
     )
-    return [(match[1], tools.converted(match[1], dict(found)))]
+    texts = {key for key, told, _ in found if 'string="true"' in told}
+    arguments = {key: value for key, _, value in found}
+    return [(match[1], tools.converted(match[1], arguments, texts))]
 
 
 def keyed_calls(text: str, tools: Tools) -> Calls:
@@ -134,16 +102,6 @@ def key_value_calls(text: str, tools: Tools) -> Calls:
         r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)(?:</arg_value>|$)", text, re.DOTALL
     )
     return [(name, tools.converted(name, {key.strip(): value for key, value in found}))]
-
-
-def python_calls(text: str, tools: Tools) -> Calls:
-    """`[f(a=1), g()]` or `f(a=1)`, with literals as arguments; JSON's words for them count too."""
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-        nodes = tree.elts if isinstance(tree, ast.List) else [tree]
-        return [_python_call(node) for node in nodes]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise NotACallError from None
 
 
 def gemma_calls(text: str, tools: Tools) -> Calls:
@@ -216,51 +174,6 @@ class _Gemma:
         if stripped.startswith(mark):
             self._rest = stripped[len(mark) :]
             return True
-        return False
-
-
-def _python_call(node: ast.expr) -> tuple[str, Json]:
-    if not isinstance(node, ast.Call) or node.args or any(k.arg is None for k in node.keywords):
-        raise NotACallError
-    return ast.unparse(node.func), {str(k.arg): _literal(k.value) for k in node.keywords}
-
-
-def _literal(node: ast.expr) -> Any:
-    if isinstance(node, ast.Name) and node.id in _PYTHON_NAMES:
-        return _PYTHON_NAMES[node.id]
-    if isinstance(node, ast.List | ast.Tuple):
-        return [_literal(item) for item in node.elts]
-    if isinstance(node, ast.Dict):
-        return {
-            str(_literal(k)): _literal(v) for k, v in zip(node.keys, node.values, strict=True) if k
-        }
-    value = ast.literal_eval(node)
-    if value is not None and not isinstance(value, str | int | float | bool):
-        raise NotACallError
-    return value
-
-
-class _Brackets:
-    """Follows Python text by characters, to where its first bracket is closed; strings left aside."""
-
-    def __init__(self) -> None:
-        self._depth, self._quote, self._escaped = 0, "", False
-
-    def closed_by(self, character: str) -> bool:
-        if self._quote:
-            if self._escaped:
-                self._escaped = False
-            elif character == "\\":
-                self._escaped = True
-            elif character == self._quote:
-                self._quote = ""
-        elif character in "'\"":
-            self._quote = character
-        elif character in "[({":
-            self._depth += 1
-        elif character in "])}":
-            self._depth -= 1
-            return self._depth == 0
         return False
 
 

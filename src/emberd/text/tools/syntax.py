@@ -1,6 +1,6 @@
 """The notations of tool calls, and which one a chat template's model writes.
 
-Tags are data here; how a notation is read is in json_calls.py and closed.py.
+Tags are data here; how a notation is read is in json_calls.py, python_calls.py and closed.py.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from ..sandbox import variables_of
 from .body import MakeBody
 from .closed import (
     Closed,
-    PythonList,
     gemma_calls,
     invoke_call,
     key_value_calls,
     keyed_calls,
-    python_calls,
     xml_call,
     xml_calls,
 )
 from .json_calls import JsonCalls, NamedJson
+from .python_calls import PythonList, python_calls
 
 
 @dataclass(frozen=True, slots=True)
