@@ -53,6 +53,19 @@ SCRIPTS: dict[str, Sequence[str | bytes | int]] = {
 """What the model answers to a conversation that ends in the letter; "e" goes on for ever."""
 
 
+class Brief:
+    """asyncio for uvicorn, whose pauses of 0.1 s at each end of a server are most of what a test of one takes."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 20)
+
+
+uvicorn.server.asyncio = Brief()  # type: ignore[assignment]
+
+
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a test's coroutine; nothing here takes long."""
     return asyncio.run(asyncio.wait_for(work, 20))

@@ -352,6 +352,7 @@ def test_moments_with_nanoseconds_are_read() -> None:
     assert _moment("2026-01-02T03:04:05+02:00").utcoffset() == timedelta(hours=2)
 
 
+@pytest.mark.slow
 def test_fit_tells_a_verdict_and_figures_without_loading(
     emberd_cli: Emberd, models_dir: Path
 ) -> None:

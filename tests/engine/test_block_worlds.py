@@ -7,11 +7,12 @@ from block_search import PROMPTS, explore
 from block_world import World
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sequences", "ram", "disk", "events", "states"),
     [
-        pytest.param(3, 2, 0, 8, 500, marks=pytest.mark.slow),
-        pytest.param(2, 0, 2, 9, 500, marks=pytest.mark.slow),
+        (3, 2, 0, 8, 500),
+        (2, 0, 2, 9, 500),
         (3, 1, 2, 7, 500),
     ],
 )

@@ -85,7 +85,10 @@ def drive(
     return sum(cached.values())
 
 
-@depths
+@pytest.mark.parametrize(
+    "steps_in_flight",
+    [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 3],
+)
 def test_random_runs_equal_lone_runs(rng: np.random.Generator, steps_in_flight: int) -> None:
     num_cached = 0
     for _ in range(25):

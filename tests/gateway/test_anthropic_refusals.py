@@ -126,6 +126,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
     return [(value, key) for key in keys] + [p for key in keys for p in places(value[key])]
 
 
+@pytest.mark.slow
 def test_no_junk_anywhere_in_a_body_is_more_than_a_400_k36(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:

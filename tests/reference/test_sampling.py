@@ -72,6 +72,7 @@ def test_top_p_zero_keeps_one_token(three_successors: sampling.F32) -> None:
     assert set(frequencies(three_successors, SamplingParams(top_p=0.0), 200)) == {FIRST}
 
 
+@pytest.mark.slow
 def test_temperature_scales_the_odds(
     three_successors: sampling.F32, rng: np.random.Generator
 ) -> None:

@@ -61,6 +61,7 @@ def test_rounding_is_that_of_the_gguf_package(rng: np.random.Generator) -> None:
     assert np.abs(made[:] - x).max() <= np.abs(x).max() / 127
 
 
+@pytest.mark.slow
 def test_blocks_in_q8_0_come_back_as_they_were(tmp_path: Path, rng: np.random.Generator) -> None:
     runner = CpuRunner.load(options(random_model(tmp_path / "m.gguf"), kv_type="q8_0"))
     spec = runner.weights.spec

@@ -214,6 +214,7 @@ def test_values_that_fit_and_others_do_not_k08(
     assert [text for text in wrong if player.accepts(grammar, text)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("year", [4, 100, 399, 400, 1900, 2000, 2023, 2024, 9999])
 def test_dates_are_those_of_the_calendar_k08(player: Player, year: int) -> None:
     grammar = grammar_of({"type": "string", "format": "date"})

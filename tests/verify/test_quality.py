@@ -61,6 +61,7 @@ def test_figures_are_those_of_whole_sequences(tmp_path: Path, text: str) -> None
     assert found.reference_perplexity == pytest.approx(np.exp(np.mean(losses, 0)[1]), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_model_is_as_itself(tmp_path: Path, text: str) -> None:
     path = random_model(tmp_path / "f.gguf", quant="F32", layers=1)
     found = compare_over_text(path, path, "cpu", text, WINDOW)

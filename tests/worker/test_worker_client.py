@@ -89,6 +89,7 @@ def test_a_worker_prepares_in_pauses_and_serves_before_it_is_done() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_worker_does_not_get_the_api_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBERD_API_KEYS", "secret")
     monkeypatch.setenv("EMBERD_API_KEY_FILE", "secrets")
@@ -128,6 +129,7 @@ def test_a_long_prompt_to_a_stopped_worker_does_not_hold_the_event_loop() -> Non
     assert update.error is not None and "100000 tokens" in update.error
 
 
+@pytest.mark.slow
 def test_a_refused_prompt_is_an_error_update_with_both_numbers() -> None:
     """K14, K10."""
 
@@ -254,6 +256,7 @@ def test_a_failed_load_raises_what_the_worker_said(
     assert psutil.Process().children() == []
 
 
+@pytest.mark.slow
 def test_progress_is_told_and_a_load_can_be_cancelled() -> None:
     async def scenario() -> None:
         seen: list[float] = []

@@ -22,6 +22,7 @@ async def start(*arguments: str) -> WorkerClient:
     return await WorkerClient.start(WorkerOptions("fake.gguf"), command=(*FAKE, *arguments))
 
 
+@pytest.mark.slow
 def test_texts_are_embedded_beside_a_reply() -> None:
     async def work() -> None:
         worker = await start()

@@ -27,6 +27,7 @@ async def last_of(worker: WorkerClient, request: GenerateRequest) -> SequenceUpd
     return _merge([update async for update in worker.generate(request)])
 
 
+@pytest.mark.slow
 def test_the_vocabulary_is_made_once_and_only_for_a_grammar_k08() -> None:
     made = 0
 
