@@ -73,7 +73,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 def write_model(path: Path, **options: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    return script_model(path, SCRIPTS, endless="e", context_length=CONTEXT, **options)
+    return script_model(path, SCRIPTS, endless="e", context_length=CONTEXT, ffn=64, **options)
 
 
 @dataclass(eq=False)

@@ -164,7 +164,7 @@ def chain_model(
     control: Iterable[str] = (),
     style: Style = "bpe",
     context_length: int = 4096,
-    ffn: int = 64,
+    ffn: int = VOCAB_SIZE,
     metadata: Mapping[str, Any] | None = None,
 ) -> Path:
     """A model whose next token depends on the last one alone.
