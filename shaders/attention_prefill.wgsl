@@ -4,7 +4,8 @@
 // k_cache, v_cache  [num_slots, num_kv_heads, cells of a head] u32: f16 (cached_words), q8_0 (cached_q8)
 // block_tables [R, table_width] i32     context_lens [R] i32, the row's last query included
 // tiles   [max_tiles, 4] i32: row, first token, number of tokens (<= BQ), position of the first token
-// tile_count [1] u32: tiles from it on are not touched     params.window 0: no window
+// tile_count [1] u32: tiles from it on are not touched
+// params.window 0: no window     params.ahead: tokens behind its own that a query sees too
 // y       [T, num_heads, HEAD_DIM] f32, out
 // grid    (num_heads, max_tiles, 1); WG = 4 * BQ lanes as BQ / 4 rows of 16
 // HEAD_DIM, BQ (16, 32, 64), WG, VALUE_KEYS (keys of values staged at once, divides 64, at most 4 words a lane): const
@@ -14,7 +15,7 @@
 // columns, so nothing relies on the compiler unrolling arrays. Queries and keys pass through workgroup memory four
 // words at a time, values VALUE_KEYS keys at a time, in the same memory; what comes next is read meanwhile.
 struct Params {
-  num_heads: u32, num_kv_heads: u32, block_size: u32, table_width: u32, window: u32, scale: f32
+  num_heads: u32, num_kv_heads: u32, block_size: u32, table_width: u32, window: u32, ahead: u32, scale: f32
 }
 @group(0) @binding(0) var<storage, read> q: array<Kv>;
 @group(0) @binding(1) var<storage, read> k_cache: array<KvCell>;
@@ -124,9 +125,9 @@ fn shrunk(sum: KvFour, by: vec4<f32>) -> KvFour {
   return KvFour(sum[0] * by.x, sum[1] * by.y, sum[2] * by.z, sum[3] * by.w);
 }
 
-// Scores of four keys for the query at `position`, NEG_LARGE where it does not see the key.
-fn masked(score: vec4<f32>, keys: vec4<u32>, position: u32) -> vec4<f32> {
-  var hidden = keys > vec4<u32>(position);
+// Scores of four keys for the query at `position`, NEG_LARGE where it does not see the key; keys stop before `end`.
+fn masked(score: vec4<f32>, keys: vec4<u32>, position: u32, end: u32) -> vec4<f32> {
+  var hidden = keys > vec4<u32>(min(position + params.ahead, end - 1u));
   if (params.window > 0u) { hidden = hidden | (keys + vec4<u32>(params.window) <= vec4<u32>(position)); }
   return select(capped(score), vec4<f32>(NEG_LARGE), hidden);
 }
@@ -177,7 +178,7 @@ fn attention_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
   let first_position = tile.w;
   let head = group.x;
   let kv_head = head / (params.num_heads / params.num_kv_heads);
-  let end = min(first_position + num_queries, u32(context_lens[tile.x]));
+  let end = min(first_position + num_queries + params.ahead, u32(context_lens[tile.x]));
   var begin = 0u;
   if (params.window > 0u) { begin = first_position + 1u - min(first_position + 1u, params.window); }
 
@@ -223,10 +224,10 @@ fn attention_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
     }
 
     let key_positions = vec4<u32>(key_tile + 4u * column) + vec4<u32>(0u, 1u, 2u, 3u);
-    let s0 = masked(scores[0], key_positions, position);
-    let s1 = masked(scores[1], key_positions, position + 1u);
-    let s2 = masked(scores[2], key_positions, position + 2u);
-    let s3 = masked(scores[3], key_positions, position + 3u);
+    let s0 = masked(scores[0], key_positions, position, end);
+    let s1 = masked(scores[1], key_positions, position + 1u, end);
+    let s2 = masked(scores[2], key_positions, position + 2u, end);
+    let s3 = masked(scores[3], key_positions, position + 3u, end);
     let at = column * (BQ + 1u) + query;
     parts[at] = max(max(s0.x, s0.y), max(s0.z, s0.w));
     parts[at + 1u] = max(max(s1.x, s1.y), max(s1.z, s1.w));

@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 from emberd.gguf.encoder import open_encoder
-from emberd.gguf.spec import open_model
+from emberd.gguf.spec import open_bidirectional, open_model
 from emberd.runtime import kv_cache, plan
 from emberd.runtime.activations import padded
+from emberd.runtime.bidirectional import allocate_bidirectional
 from emberd.runtime.buffers import allocate
 from emberd.runtime.counting import CountingDevice
 from emberd.runtime.device import AdapterInfo
@@ -143,6 +144,16 @@ def make_calls(device: PretendedDevice, path: Path, max_tokens: int) -> None:
     for rows in {bucket(tokens, MIN_TOKENS) for tokens in range(1, max_tokens)} | {max_tokens}:
         plan.record(device, encoder.body(rows), encoder.scratch.hidden)
     encoder.weights.uploads.drop()
+    model.close()
+
+
+def make_whole_text_calls(device: PretendedDevice, path: Path, max_tokens: int) -> None:
+    """Every pass that a decoder whose attention looks both ways may record."""
+    model = open_bidirectional(path)
+    parts = allocate_bidirectional(device, model, model.spec.context_length, max_tokens)
+    for rows in {bucket(tokens, MIN_TOKENS) for tokens in range(1, max_tokens)} | {max_tokens}:
+        plan.record(device, parts.steps(parts.inputs(rows), rows), parts.output)
+    parts.transformer.weights.uploads.drop()
     model.close()
 
 

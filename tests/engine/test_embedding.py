@@ -132,7 +132,8 @@ class FakeEncoder:
 
     max_batch_tokens = 16
 
-    def __init__(self) -> None:
+    def __init__(self, dense: FloatArray | None = None) -> None:
+        self.dense = dense
         self.calls: list[list[int]] = []
         self.fails = False
 
@@ -150,6 +151,18 @@ class FakeEncoder:
         return np.array(states, np.float32)
 
     def close(self) -> None: ...
+
+
+def test_pooled_states_are_multiplied_by_what_the_encoder_has_for_that() -> None:
+    texts = [[3, 4, 5], [70, 1]]
+    dense = np.array([[1, 0, 2], [0, -1, 0.5], [3, 3, 3], [0, 0, 1]], np.float32)
+    engine = EncoderEngine(FakeEncoder(dense))
+    for index, ids in enumerate(texts):
+        engine.add(EmbedRequest(str(index), tuple(ids), "mean"))
+    for ids, (_, _, raw) in zip(texts, run_to_end(engine).values(), strict=True):
+        assert raw is not None
+        found = np.frombuffer(raw, "<f4")
+        np.testing.assert_allclose(found, dense @ expected(ids, "mean"), rtol=1e-6)
 
 
 @poolings

@@ -292,11 +292,14 @@ def test_attention_decode_by_subgroups(
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "window", "tile_size", "with_sinks"),
+    ("heads", "kv_heads", "head_dim", "window", "tile_size", "with_sinks", "ahead"),
     [
-        *((*shape, window, 16, False) for shape in SHAPES for window in (0, 40)),
-        (9, 3, 64, 20, 32, True),
-        (4, 1, 256, 0, 64, False),
+        *((*shape, window, 16, False, 0) for shape in SHAPES for window in (0, 40)),
+        (9, 3, 64, 20, 32, True, 0),
+        (4, 1, 256, 0, 64, False, 0),
+        *((3, 1, 64, 11, tile_size, False, 10) for tile_size in (16, 32, 64)),
+        (4, 2, 32, 0, 32, False, 1 << 30),
+        (4, 2, 32, 0, 16, True, 33),
     ],
 )
 def test_attention_prefill_matches_reference(
@@ -309,6 +312,7 @@ def test_attention_prefill_matches_reference(
     window: int,
     tile_size: int,
     with_sinks: bool,
+    ahead: int,
 ) -> None:
     """Chunks at the start and in the middle of sequences, ragged tiles; tokens of no tile keep their poison."""
     starts, counts = np.array([0, 70, 5], np.int32), np.array([37, 81, 1], np.int32)
@@ -346,6 +350,7 @@ def test_attention_prefill_matches_reference(
         scale=scale,
         tile_size=tile_size,
         sinks=None if sinks is None else device.upload(sinks),
+        ahead=ahead,
     )
     run_once(device, [op])
     positions = np.concatenate([np.arange(s, s + c) for s, c in zip(starts, counts, strict=True)])
@@ -360,6 +365,7 @@ def test_attention_prefill_matches_reference(
         window,
         scale,
         sinks=sinks,
+        ahead=ahead,
     )
     out = device.read(y)
     check(out[:tokens], expected, "float")

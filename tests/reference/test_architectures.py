@@ -21,7 +21,9 @@ TOLERANCE = 1e-2
 
 
 def test_every_architecture_has_a_case() -> None:
-    assert {name.split(",")[0] for name in CASES} == set(ARCHITECTURES)
+    """But those whose attention looks both ways, which test_bidirectional.py has."""
+    generating = {name for name, architecture in ARCHITECTURES.items() if architecture.causal}
+    assert {name.split(",")[0] for name in CASES} == generating
 
 
 ODD = Sizes(width=100, ffn=37, heads=5, kv_heads=5, head_dim=20, shared_ffn=53)

@@ -16,7 +16,15 @@ from emberd.verify.load_bench import FEATURES, WatchedKernels
 from emberd.verify.loading import check_at_load
 from emberd.verify.tiles import check_tiles
 from pair_plans import mixed_model
-from pretended import PretendedDevice, make_calls, make_plans, nothing_compiled, random_tiles
+from pretended import (
+    PretendedDevice,
+    make_calls,
+    make_plans,
+    make_whole_text_calls,
+    nothing_compiled,
+    random_tiles,
+)
+from tiny_bidirectional import bidirectional_model
 from tiny_encoder import encoder_model
 from tiny_gguf import odd_feed_forward, random_model
 
@@ -120,6 +128,27 @@ def test_every_kernel_of_an_encoder_is_checked(
         make_calls(device, path, 512)
         check_at_load(WatchedKernels(device), path, cache_dir=None, **MOST)
     assert len(served) > 10 and {str(key) for key in served - checked} == set()
+
+
+@pytest.mark.parametrize(
+    ("quant", "kind"),
+    [
+        pytest.param("Q8_0", "subgroups", marks=pytest.mark.slow),
+        pytest.param("F16", "plain", marks=pytest.mark.slow),
+        ("Q8_0", "software"),
+        pytest.param("Q4_0", "plain", marks=pytest.mark.slow),
+    ],
+)
+def test_every_kernel_of_a_decoder_that_looks_both_ways_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quant: str, kind: str
+) -> None:
+    device, path = PretendedDevice(*KINDS[kind]), tmp_path / "m.gguf"
+    bidirectional_model(path, quant=quant)
+    with nothing_compiled(monkeypatch) as (served, checked):
+        make_whole_text_calls(device, path, 512)
+        check_at_load(WatchedKernels(device), path, cache_dir=None, kv_types=KV_TYPES, **MOST)
+    assert len(served) >= 10 and {str(key) for key in served - checked} == set()
+    assert not any(key.name.startswith(("sample", "attention_decode")) for key in checked)
 
 
 @pytest.mark.slow

@@ -147,8 +147,9 @@ def show(
 
     Where a daemon has it loaded, also what checking its kernels found.
     """
+    from ..gguf.encoder import EncoderSpec
     from ..gguf.loaded import loading_note
-    from ..gguf.spec import describe, open_model
+    from ..gguf.spec import describe, open_any
     from ..models.modelfile import format_modelfile
 
     if modelfile:
@@ -156,7 +157,7 @@ def show(
         print(format_modelfile(stored.recipe.parent or stored.name, stored.recipe), end="")
         return
     path = model_path(config, model)
-    opened = open_model(path)
+    opened = open_any(path)
     try:
         metadata = {
             key: value
@@ -186,7 +187,7 @@ def show(
         "hidden size": spec.hidden_size,
         "ffn size": spec.ffn_size,
         "heads": spec.num_heads,
-        "kv heads": spec.num_kv_heads,
+        "kv heads": spec.num_heads if isinstance(spec, EncoderSpec) else spec.num_kv_heads,
         "head dim": spec.head_dim,
         "vocabulary": spec.vocab_size,
         "chat template": bool(chat_template),

@@ -67,7 +67,7 @@ def verify(
         raise ConfigError(
             "the cpu device is the reference itself; verify needs --device gpu or an adapter's name"
         )
-    from ..gguf.encoder import is_encoder
+    from ..gguf.encoder import has_bert_block, is_encoder
     from ..gguf.reader import GGUFFile
     from ..runtime.device import open_device
     from ..verify.encoder import check_encoder, check_encoder_kernels
@@ -77,11 +77,11 @@ def verify(
     wanted = "gpu" if config.device == "auto" else config.device
     path = model_path(config, model)
     with GGUFFile(path) as file:
-        encodes = is_encoder(file)
+        encodes, bert = is_encoder(file), has_bert_block(file)
     device = open_device(wanted)
     try:
         name = device.name
-        checks = list((check_encoder_kernels if encodes else check_kernels)(device, path))
+        checks = list((check_encoder_kernels if bert else check_kernels)(device, path))
     finally:
         device.close()
     if not kernels:

@@ -104,7 +104,7 @@ class EncoderEngine:
         token_ids = np.concatenate([request.token_ids for request in batch]).astype(np.int32)
         hidden = self._runner.hidden_states(token_ids, query_start)  # (T, hidden)
         for request, start, end in zip(batch, query_start, query_start[1:], strict=False):
-            pool = Pool(request.pooling)
+            pool = Pool(request.pooling, self._runner.dense)
             wanted = pool.places(end - start)
             pool.add(hidden[start + wanted.start : start + wanted.stop])
             self._updates.append(pooled_update(request.request_id, pool))

@@ -10,8 +10,9 @@ from emberd.protocol import FloatArray, Pooling
 class Pool:
     """The vector of one text. Sums are float64, so that the order of chunks does not show."""
 
-    def __init__(self, pooling: Pooling) -> None:
-        self._pooling = pooling
+    def __init__(self, pooling: Pooling, dense: FloatArray | None = None) -> None:
+        """`dense` (out, hidden): what the vector is multiplied by in the end."""
+        self._pooling, self._dense = pooling, dense
         self.clear()
 
     def places(self, num_tokens: int) -> range:
@@ -32,8 +33,9 @@ class Pool:
             self._count += len(states)
 
     def vector(self) -> bytes | None:
-        """The mean of what was added, as little-endian float32; None where that is not finite."""
+        """The mean of what was added, times `dense`, as little-endian float32; None where that is not finite."""
         assert self._sum is not None
-        with np.errstate(over="ignore"):
-            mean = (self._sum / self._count).astype("<f4")
-        return mean.tobytes() if np.isfinite(mean).all() else None
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = self._sum / self._count
+            vector = (mean if self._dense is None else self._dense @ mean).astype("<f4")
+        return vector.tobytes() if np.isfinite(vector).all() else None

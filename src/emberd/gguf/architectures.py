@@ -42,6 +42,8 @@ class Architecture:
         None  # of scores, of logits, where keys are missing; None: there are none
     )
     window: int = 0  # where its key is missing
+    causal: bool = True  # else attention looks both ways, and the model makes embeddings only
+    dense: bool = False  # there may be linear layers behind the pooling
     wide_layers: int = 0  # with so many layers, attention is scaled by hidden size / heads
     experts: Presence = "none"
     experts_normalized: bool = True
@@ -86,6 +88,18 @@ ARCHITECTURES = {
         window_period=6,
         local_rope_base=10000.0,
         wide_layers=62,  # 27B; gemma_pytorch config.py, query_pre_attn_scalar
+    ),
+    "gemma-embedding": Architecture(
+        "halves",
+        activation="gelu",
+        qk_norm=True,
+        post_norms=True,
+        scaled_embedding=True,
+        sliding_window=True,
+        window_period=6,
+        local_rope_base=10000.0,
+        causal=False,
+        dense=True,
     ),
     "phi3": Architecture("halves", fused=True, sliding_window=True, long_rope_factors=True),
     "smollm3": Architecture("adjacent", qkv_bias="optional", unrotated_period=4),

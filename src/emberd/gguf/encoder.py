@@ -1,4 +1,5 @@
-"""EncoderSpec: what a BERT-family encoder is, read from GGUF metadata; and how any model's states are pooled.
+"""EncoderSpec: what a BERT-family encoder is, read from GGUF metadata; which files are encoders of any kind, and how
+their states are pooled.
 
 The second place that knows GGUF's key and tensor names. Knows nothing of how an encoder is run.
 """
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import ModelFileError
+from .architectures import ARCHITECTURES
 from .checked import Keys, Tensors
 from .reader import GGUFFile, TensorInfo
 
@@ -19,6 +21,7 @@ MAX_CONTEXT = 1 << 20
 MAX_TOKEN_TYPES = 256
 
 ENCODER_ARCHITECTURES = ("bert",)
+"""Those with BERT's block. Others are decoders whose attention looks both ways (`architectures.py`)."""
 
 Pooling = Literal["mean", "cls", "last"]
 _POOLINGS: dict[object, Pooling] = {1: "mean", 2: "cls", 3: "last"}
@@ -87,6 +90,15 @@ class EncoderFile:
 
 
 def is_encoder(file: GGUFFile) -> bool:
+    """Whether it makes embeddings only."""
+    name = file.metadata.get("general.architecture")
+    if isinstance(name, str) and name in ARCHITECTURES:
+        return not ARCHITECTURES[name].causal
+    return has_bert_block(file)
+
+
+def has_bert_block(file: GGUFFile) -> bool:
+    """Whether it is an `EncoderFile`."""
     name = file.metadata.get("general.architecture")
     return isinstance(name, str) and name in ENCODER_ARCHITECTURES
 
@@ -114,7 +126,7 @@ def open_encoder(path: str | os.PathLike[str]) -> EncoderFile:
 
 def load_encoder_spec(file: GGUFFile) -> EncoderSpec:
     """What the metadata says the encoder is, every size checked against sane limits."""
-    assert is_encoder(file), f"{file.name} is no encoder"
+    assert has_bert_block(file), f"{file.name} is no such encoder"
     name = str(file.metadata["general.architecture"])
     keys = Keys(file, name)
     keys.off("attention.causal", False, "encoders whose attention is causal are")

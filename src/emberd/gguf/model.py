@@ -21,7 +21,8 @@ class LayerSpec:
 
     rope_base: float  # 0: the layer does not rotate
     rope_scale: float  # positions are divided by it (linear scaling); 1: none
-    window: int  # tokens visible to attention, itself included; 0: all
+    window: int  # tokens up to its own that attention sees; 0: all
+    ahead: int = 0  # tokens behind its own that attention sees too
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,11 @@ class ModelSpec:
     temperature: Temperature | None = None  # of queries
     gated: bool = True  # feed-forwards are activation(gate) · up; else activation(up)
     parallel: bool = False  # attention and feed-forward read the same state; both are added to it
+
+    @property
+    def causal(self) -> bool:
+        """Whether no token sees those behind it. Else a text is run whole, and the model makes embeddings only."""
+        return not any(layer.ahead for layer in self.layers)
 
     @property
     def window(self) -> int:
@@ -133,6 +139,9 @@ class ModelTensors:
     rope_factors: TensorInfo | None = None  # (rope_dim / 2,) divides the frequencies
     long_rope_factors: TensorInfo | None = (
         None  # instead, in contexts above `rope_original_context`
+    )
+    dense: tuple[TensorInfo, TensorInfo] | None = (
+        None  # (inner, hidden) and (hidden, inner): what pooled states are multiplied by
     )
 
 

@@ -6,13 +6,21 @@ import math
 import os
 import reprlib
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 
 from gguf import LlamaFileType
 
 from ..errors import ModelFileError
 from .architectures import ARCHITECTURES, Architecture
 from .checked import Keys
-from .encoder import ENCODER_ARCHITECTURES, EncoderFile, is_encoder
+from .encoder import (
+    ENCODER_ARCHITECTURES,
+    EncoderFile,
+    has_bert_block,
+    is_encoder,
+    open_encoder,
+)
 from .model import ExpertSpec, LayerSpec, ModelDescription, ModelFile, ModelSpec, ModelTensors
 from .reader import GGUFFile
 from .rope import Temperature, Yarn
@@ -26,6 +34,8 @@ __all__ = [
     "ModelTensors",
     "describe",
     "load_spec",
+    "open_any",
+    "open_bidirectional",
     "open_model",
 ]
 
@@ -37,10 +47,31 @@ MAX_EXPERTS = 1024
 MAX_FACTOR = 1e6  # of scales and caps
 
 
+def open_any(path: str | os.PathLike[str]) -> ModelFile | EncoderFile:
+    """Open, check and describe the file of any kind of model; raises `ModelFileError` naming file and fault."""
+    with GGUFFile(path) as file:
+        if has_bert_block(file):
+            opens: Callable[..., ModelFile | EncoderFile] = open_encoder
+        else:
+            opens = open_bidirectional if is_encoder(file) else open_model
+    return opens(path)
+
+
 def open_model(path: str | os.PathLike[str]) -> ModelFile:
-    """Open, check and describe a model file; raises `ModelFileError` naming file and fault."""
+    """The file of a model that generates text; raises as `open_any`."""
+    return _open_decoder(path, causal=True)
+
+
+def open_bidirectional(path: str | os.PathLike[str]) -> ModelFile:
+    """The file of a decoder whose attention looks both ways; raises as `open_any`."""
+    return _open_decoder(path, causal=False)
+
+
+def _open_decoder(path: str | os.PathLike[str], causal: bool) -> ModelFile:
     file = GGUFFile(path)
     try:
+        if causal and is_encoder(file):
+            raise _not_generating(file)
         spec = load_spec(file)
         return ModelFile(file, spec, load_tensors(file, spec))
     except BaseException:
@@ -53,7 +84,8 @@ def load_spec(file: GGUFFile) -> ModelSpec:
     name = _checked_architecture(file)
     architecture = ARCHITECTURES[name]
     keys = Keys(file, name)
-    keys.off("attention.causal", True, "attention that is not causal is")
+    unlike = "not causal" if architecture.causal else "causal"
+    keys.off("attention.causal", architecture.causal, f"attention that is {unlike} is")
     if architecture.soft_caps is None:
         keys.off("attn_logit_softcapping", 0, "soft caps on attention are")
         keys.off("final_logit_softcapping", 0, "soft caps on logits are")
@@ -123,13 +155,18 @@ def describe(model: ModelFile | EncoderFile) -> ModelDescription:
     )
 
 
+def _not_generating(file: GGUFFile) -> ModelFileError:
+    name = file.metadata["general.architecture"]
+    return ModelFileError(
+        f"{file.name}: is an encoder ({name}), which makes embeddings and cannot generate text"
+    )
+
+
 def _checked_architecture(file: GGUFFile) -> str:
     name = file.metadata.get("general.architecture")
     supported = ", ".join([*ARCHITECTURES, *ENCODER_ARCHITECTURES])
-    if is_encoder(file):
-        raise ModelFileError(
-            f"{file.name}: is an encoder ({name}), which makes embeddings and cannot generate text"
-        )
+    if has_bert_block(file):
+        raise _not_generating(file)
     if name is None:
         raise ModelFileError(f"{file.name}: metadata key 'general.architecture' is missing")
     if not isinstance(name, str) or name not in ARCHITECTURES:
@@ -293,6 +330,8 @@ def _layers(keys: Keys, num_layers: int, architecture: Architecture) -> tuple[La
         if architecture.pre_norms is False:
             keys.off("attention.sliding_window", 0, "sliding windows of this architecture are")
         return (everywhere,) * num_layers
+    if not architecture.causal:
+        return _both_ways(keys, num_layers, architecture, everywhere)
     given = keys.scalar("attention.sliding_window")
     if given == 0 or (given is None and not architecture.window):
         return (everywhere,) * num_layers
@@ -305,6 +344,21 @@ def _layers(keys: Keys, num_layers: int, architecture: Architecture) -> tuple[La
         sliding = LayerSpec(own, 1.0, window)
     slides = _sliding_layers(keys, num_layers, architecture.window_period)
     return tuple(sliding if slid else everywhere for slid in slides)
+
+
+def _both_ways(
+    keys: Keys, num_layers: int, architecture: Architecture, everywhere: LayerSpec
+) -> tuple[LayerSpec, ...]:
+    """Layers whose attention looks both ways: windows are told as their width, of which half lies on either side
+    (llama.cpp's LLAMA_SWA_TYPE_SYMMETRIC)."""
+    half = keys.count("attention.sliding_window", most=MAX_CONTEXT) // 2
+    if half == 0:
+        raise keys.refuse("attention.sliding_window", "is 1; each token would see itself alone")
+    base = _rope_base(keys, "rope.freq_base_swa", architecture.local_rope_base or 10000.0)
+    sliding = LayerSpec(base, 1.0, half + 1, half)
+    whole = replace(everywhere, ahead=MAX_CONTEXT)
+    slides = _sliding_layers(keys, num_layers, architecture.window_period)
+    return tuple(sliding if slid else whole for slid in slides)
 
 
 def _rope_base(keys: Keys, key: str, default: float) -> float:

@@ -6,12 +6,14 @@ from dataclasses import replace
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import ModelFileError
 from .architectures import ARCHITECTURES, Architecture, Presence
-from .checked import Tensors
+from .checked import Keys, Tensors
 from .dequant import dequantize
-from .model import LayerTensors, ModelSpec, ModelTensors, SharedExpertTensors
+from .encoder import MAX_SIZE
+from .model import LayerTensors, ModelFile, ModelSpec, ModelTensors, SharedExpertTensors
 from .reader import GGUFFile, TensorInfo
 
 
@@ -48,8 +50,40 @@ def load_tensors(file: GGUFFile, spec: ModelSpec) -> ModelTensors:
         rope_factors=short,
         long_rope_factors=long,
     )
+    if architecture.dense:
+        found = replace(found, dense=_dense(file, take, spec))
+    if not spec.causal:
+        found = replace(found, output=embedding)  # there are no logits
     take.check_all_taken(spec.architecture)
     return found
+
+
+def dense_matrix(model: ModelFile) -> NDArray[np.float32] | None:
+    """(hidden, hidden): what a pooled vector is multiplied by, the product of both dense layers, which have nothing
+    between them; None where the file has none."""
+    if model.tensors.dense is None:
+        return None
+    first, second = (
+        dequantize(model.file.rows(info), info.type).astype(np.float64)
+        for info in model.tensors.dense
+    )
+    return (second @ first).astype(np.float32)
+
+
+def _dense(file: GGUFFile, take: Tensors, spec: ModelSpec) -> tuple[TensorInfo, TensorInfo] | None:
+    """The dense layers of sentence-transformers; None where neither their sizes nor their tensors are there."""
+    keys, hidden = Keys(file, spec.architecture), spec.hidden_size
+    sizes = ("dense_2_feat_in", "dense_2_feat_out", "dense_3_feat_in", "dense_3_feat_out")
+    names = ("dense_2.weight", "dense_3.weight")
+    if not any(key in keys for key in sizes) and not any(map(take.present, names)):
+        return None
+    width, inner, inner_again, width_again = (keys.count(key, most=MAX_SIZE) for key in sizes)
+    if (width, inner_again, width_again) != (hidden, inner, hidden):
+        raise ModelFileError(
+            f"{file.name}: the dense layers map {width} values to {inner} and {inner_again} to {width_again}; "
+            f"{hidden} to some and these to {hidden} is wanted"
+        )
+    return take.required(names[0], inner, hidden), take.required(names[1], hidden, inner)
 
 
 def _wanted(take: Tensors, wanted: Presence | bool, name: str, *shape: int) -> TensorInfo | None:

@@ -15,18 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import ModelFileError
-from ..gguf.encoder import EncoderFile, EncoderSpec, Pooling, is_encoder, open_encoder, pooling_of
+from ..errors import ModelFileError, NotSupportedError
+from ..gguf.encoder import EncoderFile, EncoderSpec, Pooling, pooling_of
 from ..gguf.loaded import loaded_nbytes, loading_note
 from ..gguf.reader import GGUFFile
 from ..gguf.shards import model_files
-from ..gguf.spec import ModelFile, describe, open_model
+from ..gguf.spec import ModelFile, describe, open_any
 from ..text.fill import fill_tokens
 from ..text.reasoning import thinking_of
+from ..text.vocabulary import Vocabulary
 
 Capability = Literal["completion", "tools", "insert", "thinking", "embedding"]
 
-_VERSION = 9  # part of the cache key: a change of ModelFacts makes older entries unknown
+_VERSION = 10  # part of the cache key: a change of ModelFacts makes older entries unknown
 _SAMPLE_BYTES = 64 * 1024
 _SAMPLES = 64
 _HINTS: dict[str, tuple[str, float, float]] = {  # field of SamplingParams: key, least, most
@@ -140,8 +141,9 @@ def size_label(num_parameters: int) -> str:
 
 
 def _read(path: Path) -> ModelFacts:
-    model = _open(path)
+    model = open_any(path)
     try:
+        _check_vocabulary(model.file)
         description = describe(model)
         template = model.file.metadata.get("tokenizer.chat_template")
         return ModelFacts(
@@ -150,7 +152,7 @@ def _read(path: Path) -> ModelFacts:
             num_parameters=description.num_parameters,
             weight_bytes=sum(map(loaded_nbytes, model.file.tensors.values())),
             kv_values=_kv_values(model),
-            head_dim=0 if isinstance(model, EncoderFile) else model.spec.head_dim,
+            head_dim=0 if _encodes(model) else model.spec.head_dim,
             position_values=_position_values(model),
             step_values=_step_values(model),
             cpu_step_values=_cpu_step_values(model),
@@ -164,15 +166,27 @@ def _read(path: Path) -> ModelFacts:
             has_template=isinstance(template, str),
             fills=fill_tokens(model.file.metadata) is not None,
             thinks=isinstance(template, str) and thinking_of(template) is not None,
-            is_encoder=isinstance(model, EncoderFile),
+            is_encoder=_encodes(model),
             pooling=pooling_of(model.file),
         )
     finally:
         model.close()
 
 
+def _check_vocabulary(file: GGUFFile) -> None:
+    """What text needs is looked at here too, so that a file which cannot be served is not listed."""
+    try:
+        Vocabulary.from_metadata(file.metadata)
+    except (ModelFileError, NotSupportedError) as error:
+        raise ModelFileError(f"{file.name}: {error.message}") from None
+
+
+def _encodes(model: ModelFile | EncoderFile) -> bool:
+    return isinstance(model, EncoderFile) or not model.spec.causal
+
+
 def _kv_values(model: ModelFile | EncoderFile) -> int:
-    if isinstance(model, EncoderFile):
+    if isinstance(model, EncoderFile) or not model.spec.causal:
         return 0
     spec = model.spec
     return 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim
@@ -208,12 +222,6 @@ def _cpu_position_values(model: ModelFile | EncoderFile) -> int:
     if isinstance(model, EncoderFile):
         return 0
     return _position_values(model) + 2 * model.spec.num_kv_heads * model.spec.head_dim
-
-
-def _open(path: Path) -> ModelFile | EncoderFile:
-    with GGUFFile(path) as file:
-        encodes = is_encoder(file)
-    return open_encoder(path) if encodes else open_model(path)
 
 
 def _load(cached: Path) -> ModelFacts | None:

@@ -69,6 +69,8 @@ class EncoderWeights:
 class CpuEncoder:
     """Implements `protocol.EncoderRunner`."""
 
+    dense: F32 | None = None
+
     def __init__(self, weights: EncoderWeights, options: WorkerOptions) -> None:
         self.weights = weights
         self.context_length = min(

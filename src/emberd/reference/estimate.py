@@ -12,14 +12,14 @@ import psutil
 
 from emberd.errors import ModelLoadError
 from emberd.estimate import LargestMatrix, MemoryEstimate, MemoryQuestion
-from emberd.gguf.encoder import EncoderFile, is_encoder, open_encoder
+from emberd.gguf.encoder import EncoderFile
 from emberd.gguf.extend import extended
 from emberd.gguf.model import ModelFile, ModelSpec
-from emberd.gguf.reader import GGUFFile
-from emberd.gguf.spec import open_model
+from emberd.gguf.spec import open_any
 from emberd.hardware import DEVICE_SHARE, blas_bytes, num_cores
 from emberd.protocol import WorkerOptions
 
+from .bidirectional import call_sizes
 from .encoder import encoder_weight_bytes
 from .kv_cache import BLOCK_SIZE, DEFAULT_CONTEXT, cache_kind, kv_types, plan_cache, token_bytes
 from .ops import MAX_SCORES
@@ -29,17 +29,10 @@ from .weights import weight_bytes
 
 def estimate(question: MemoryQuestion) -> MemoryEstimate:
     """Reads the file's header. Raises ModelFileError."""
-    path = question.options.model_path
-    with GGUFFile(path) as file:
-        encodes = is_encoder(file)
-    if encodes:
-        encoder = open_encoder(path)
-        try:
-            return _encoder(encoder, question)
-        finally:
-            encoder.close()
-    model = open_model(path)
+    model = open_any(question.options.model_path)
     try:
+        if isinstance(model, EncoderFile) or not model.spec.causal:
+            return _encoder(model, question)
         return _decoder(model, question)
     finally:
         model.close()
@@ -78,13 +71,19 @@ def _decoder(model: ModelFile, question: MemoryQuestion) -> MemoryEstimate:
     return replace(made, context_length=context, kv_bytes=kv_bytes)
 
 
-def _encoder(model: EncoderFile, question: MemoryQuestion) -> MemoryEstimate:
-    spec, options = model.spec, question.options
-    context = min(options.context_length or spec.context_length, spec.context_length)
-    tokens = max(options.max_batch_tokens, context)
+def _encoder(model: EncoderFile | ModelFile, question: MemoryQuestion) -> MemoryEstimate:
+    spec = model.spec
+    context, tokens = call_sizes(spec.context_length, question.options)
+    if isinstance(model, EncoderFile):
+        weights, values = encoder_weight_bytes(model), 7 * spec.hidden_size + 2 * spec.ffn_size
+        scratch = tokens * values
+    else:
+        weights = weight_bytes(model)
+        places = context * len(_rope_tables(model.spec)) * model.spec.rope_dim
+        scratch = tokens * _token_values(model.spec) + 3 * MAX_SCORES + places
     return replace(
-        _made(model, question, encoder_weight_bytes(model)),
-        scratch_bytes=4 * tokens * (7 * spec.hidden_size + 2 * spec.ffn_size) + blas_bytes(),
+        _made(model, question, weights),
+        scratch_bytes=4 * scratch + blas_bytes(),
         trained_context=spec.context_length,
         max_context=spec.context_length,
         default_context=context,
@@ -111,16 +110,24 @@ def _made(model: ModelFile | EncoderFile, question: MemoryQuestion, weights: int
 
 
 def _step_bytes(spec: ModelSpec, options: WorkerOptions) -> int:
-    """Of the largest step: the residual and a norm's three arrays, q, k and v as projected and as rotated, what
-    attention gives, gate, up and their product; scores three times over; logits, and what sampling makes of them."""
+    """Of the largest step: its tokens' arrays; scores three times over; logits, and what sampling makes of them."""
+    rows = 2 * options.max_sequences * spec.vocab_size
+    return 4 * (step_tokens(options) * _token_values(spec) + 3 * MAX_SCORES + rows)
+
+
+def _token_values(spec: ModelSpec) -> int:
+    """Of one token of a step: the residual and a norm's three arrays, q, k and v as projected and as rotated, what
+    attention gives, gate, up and their product."""
     heads = spec.num_heads * spec.head_dim
     kv = spec.num_kv_heads * spec.head_dim
-    values = 4 * spec.hidden_size + 2 * (heads + 2 * kv) + heads + 3 * spec.ffn_size
-    rows = 2 * options.max_sequences * spec.vocab_size
-    return 4 * (step_tokens(options) * values + 3 * MAX_SCORES + rows)
+    return 4 * spec.hidden_size + 2 * (heads + 2 * kv) + heads + 3 * spec.ffn_size
 
 
 def _token_bytes(spec: ModelSpec) -> int:
     """Of the context: cos and sin tables, and one layer's keys and values brought together."""
-    tables = {(layer.rope_base, layer.rope_scale) for layer in spec.layers}
+    tables = _rope_tables(spec)
     return 4 * (len(tables) * spec.rope_dim + 2 * spec.num_kv_heads * spec.head_dim)
+
+
+def _rope_tables(spec: ModelSpec) -> set[tuple[float, float]]:
+    return {(layer.rope_base, layer.rope_scale) for layer in spec.layers}

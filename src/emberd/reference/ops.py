@@ -139,10 +139,11 @@ def attention(
     first_position: int = 0,
     cap: float = 0.0,
     sinks: F32 | None = None,
+    ahead: int = 0,
 ) -> F32:
-    """Causal attention of one sequence: q (T, H, hd), k and v (S, KVH, hd) -> (T, H, hd).
+    """Attention of one sequence: q (T, H, hd), k and v (S, KVH, hd) -> (T, H, hd).
 
-    Key s has position first_position + s. The query at position p sees keys at positions <= p,
+    Key s has position first_position + s. The query at position p sees keys at positions <= p + ahead (0: causal),
     and with `window` > 0 only those > p - window. Head h reads key/value head h // (H / KVH).
     Scores are q·k · scale, and with `cap` > 0 soft_cap of that. `sinks` (H,): a score more of each head that has no
     value (Xiao et al. 2023).
@@ -157,7 +158,7 @@ def attention(
         scores = soft_cap(scores, cap)
 
     key_positions = first_position + np.arange(num_keys)
-    hidden = key_positions > positions[:, None]  # (T, S)
+    hidden = key_positions > positions[:, None] + ahead  # (T, S)
     if window > 0:
         hidden |= key_positions <= positions[:, None] - window
     if hidden.any():
@@ -183,6 +184,7 @@ def paged_attention(
     scale: float,
     cap: float = 0.0,
     sinks: F32 | None = None,
+    ahead: int = 0,
 ) -> F32:
     """`attention` for rows whose keys and values lie in blocks: q (T, H, hd) -> (T, H, hd).
 
@@ -196,14 +198,14 @@ def paged_attention(
         chunk = max(1, MAX_SCORES // (q.shape[1] * (int(positions[end - 1]) + 1)))
         for first in range(start, end, chunk):
             last = min(first + chunk, end)
-            stop = int(positions[last - 1]) + 1
+            stop = min(int(positions[last - 1]) + ahead, int(positions[end - 1])) + 1
             begin = max(0, int(positions[first]) - window + 1) if window > 0 else 0
             begin -= begin % block_size
             blocks = block_tables[row, begin // block_size : -(-stop // block_size)]
             k = _gather(k_cache, blocks, block_size)[: stop - begin]
             v = _gather(v_cache, blocks, block_size)[: stop - begin]
             out[first:last] = attention(
-                q[first:last], k, v, positions[first:last], window, scale, begin, cap, sinks
+                q[first:last], k, v, positions[first:last], window, scale, begin, cap, sinks, ahead
             )
     return out
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..gguf.encoder import EncoderFile, EncoderSpec, open_encoder
+from ..gguf.model import ModelFile
 from ..hardware import gpu_tier
 from ..protocol import FloatArray, IntArray, WorkerInfo, WorkerOptions
 from . import encoder_ops, linear
@@ -22,7 +23,7 @@ from .encoder_weights import EncoderWeights, Norm, load_encoder_weights
 from .kernel import Dispatch, Kernels
 from .model import Projection
 from .replay import Recording, make_replayer, record
-from .scratch import bucket, first_rows
+from .scratch import bucket, first_rows, widest_row
 
 MIN_TOKENS = 16
 
@@ -192,11 +193,16 @@ class Encoder:
         return steps
 
 
-def encoder_sizes(device: Device, model: EncoderFile, options: WorkerOptions) -> tuple[int, int]:
+def encoder_sizes(
+    device: Device, model: EncoderFile | ModelFile, options: WorkerOptions
+) -> tuple[int, int]:
     """(tokens that a text may hold, tokens of the largest call: a text is never cut). Where one binding holds the
     activations of fewer, so many, unless a context was asked for by name."""
     spec = model.spec
-    widest = max(3 * spec.hidden_size, padded(spec.ffn_size))
+    if isinstance(spec, EncoderSpec):
+        widest = max(3 * spec.hidden_size, padded(spec.ffn_size))
+    else:
+        widest = widest_row(spec)
     most = max(1, device.max_binding_bytes // (4 * widest))
     context = min(options.context_length or min(spec.context_length, most), spec.context_length)
     return context, max(context, min(options.max_batch_tokens, most))
@@ -222,6 +228,8 @@ def allocate_encoder(
 
 class GpuEncoder:
     """One encoder on one device."""
+
+    dense: FloatArray | None = None
 
     def __init__(
         self,

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 from ..errors import DeviceError, ModelLoadError
 from ..estimate import LargestMatrix, MemoryEstimate, MemoryQuestion
-from ..gguf.encoder import EncoderFile, is_encoder, open_encoder
+from ..gguf.encoder import EncoderFile
 from ..gguf.extend import extended
 from ..gguf.model import ModelFile
-from ..gguf.reader import GGUFFile
-from ..gguf.spec import open_model
+from ..gguf.spec import open_any
 from ..hardware import DEVICE_SHARE, gpu_tier
 from . import kv_cache
 from .counting import CountingDevice
@@ -24,17 +23,10 @@ from .kv_size import KVSize, default_context, first_kind, kv_types, size_kv
 
 def estimate(adapter: AdapterInfo, question: MemoryQuestion) -> MemoryEstimate:
     """Reads the file's header and small vectors. Raises ModelFileError, DeviceError for what no size cures."""
-    path = question.options.model_path
-    with GGUFFile(path) as file:
-        encodes = is_encoder(file)
-    if encodes:
-        encoder = open_encoder(path)
-        try:
-            return _encoder(adapter, encoder, question)
-        finally:
-            encoder.close()
-    model = open_model(path)
+    model = open_any(question.options.model_path)
     try:
+        if isinstance(model, EncoderFile) or not model.spec.causal:
+            return _encoder(adapter, model, question)
         return _decoder(adapter, model, question)
     finally:
         model.close()
@@ -94,7 +86,9 @@ def _nothing(model: ModelFile | EncoderFile) -> Footprint:
     return Footprint(LargestMatrix(name, info.nbytes, 1), 0, 0, 0, 0, 0)
 
 
-def _encoder(adapter: AdapterInfo, model: EncoderFile, question: MemoryQuestion) -> MemoryEstimate:
+def _encoder(
+    adapter: AdapterInfo, model: EncoderFile | ModelFile, question: MemoryQuestion
+) -> MemoryEstimate:
     options, device = question.options, CountingDevice(adapter)
     try:
         footprint, fault = encoder_footprint(adapter, model, options), ""

@@ -13,6 +13,7 @@ from ..estimate import LargestMatrix
 from ..gguf.encoder import EncoderFile
 from ..gguf.model import ModelFile, ModelSpec
 from ..protocol import WorkerOptions
+from .bidirectional import allocate_bidirectional
 from .buffers import allocate
 from .counting import CountingDevice
 from .device import AdapterInfo, Device
@@ -111,10 +112,14 @@ def _decoder_bytes(
 
 
 def encoder_footprint(
-    adapter: AdapterInfo, model: EncoderFile, options: WorkerOptions
+    adapter: AdapterInfo, model: EncoderFile | ModelFile, options: WorkerOptions
 ) -> Footprint:
-    """Raises DeviceError where the device cannot hold a part."""
+    """Of an encoder of either kind. Raises DeviceError where the device cannot hold a part."""
     device = CountingDevice(adapter)
-    encoder = allocate_encoder(device, model, encoder_sizes(device, model, options)[1])
-    weights = encoder.weights.nbytes
+    context, tokens = encoder_sizes(device, model, options)
+    if isinstance(model, EncoderFile):
+        weights = allocate_encoder(device, model, tokens).weights.nbytes
+    else:
+        parts = allocate_bidirectional(device, model, context, tokens)
+        weights = parts.transformer.weights.nbytes
     return Footprint(device.largest(), weights, device.allocated_bytes - weights, 0, 0, 0)

@@ -7,6 +7,7 @@ the kernels through these arrays; see `Batch` for their meaning.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,29 @@ class StepInputs:
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
+
+    def fill_texts(self, token_ids: I32, query_start: I32, tile_tokens: int) -> I32:
+        """The arrays of whole texts in a cache that holds nothing else: token t is in slot t, blocks are of one
+        position, and a text is the row of its first token, in a block table (tokens, 1) that counts up."""
+        view, tokens = self._views, len(token_ids)
+        lengths = np.diff(query_start)
+        starts = query_start[:-1]
+        view["num_tokens"][0] = tokens
+        view["num_decode_rows"][0] = 0
+        view["token_ids"][:tokens] = token_ids
+        view["positions"][:tokens] = np.arange(tokens) - np.repeat(starts, lengths)
+        view["slots"][:tokens] = np.arange(tokens)
+        view["slots"][tokens:] = -1
+        view["context_lens"][starts] = lengths
+        tiles = [
+            (start, first, min(tile_tokens, end - first), first - start)
+            for start, end in pairwise(query_start.tolist())
+            for first in range(start, end, tile_tokens)
+        ]
+        view["num_tiles"][0] = len(tiles)
+        flat = np.asarray(tiles, np.int32).reshape(-1)
+        view["tiles"][: len(flat)] = flat
+        return self._host
 
     def fill(self, batch: Batch, places: I32, place_rows: I32, tile_tokens: int) -> I32:
         """The step's arrays, as words for `tensor`; `places` and their rows as of `Batch.sampled_places`."""

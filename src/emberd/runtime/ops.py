@@ -292,8 +292,10 @@ def attention_prefill(
     tile_size: int,
     cap: float = 0.0,
     sinks: Tensor | None = None,
+    ahead: int = 0,
 ) -> Dispatch:
-    """Causal attention of prefill tokens: q and y (T, H, hd), in tiles of consecutive tokens of one row.
+    """Attention of prefill tokens: q and y (T, H, hd), in tiles of consecutive tokens of one row; a token sees `ahead`
+    tokens of its row behind its own (0: causal).
 
     tiles i32 (max_tiles, 4): row, first token in the batch, number of tokens (at most tile_size: 16, 32 or
     64), position of the first token. context_lens i32 (R,) ends at the row's last token of this batch. sinks f32 (H,).
@@ -332,6 +334,7 @@ def attention_prefill(
         block_size=block_size,
         table_width=block_tables.shape[1],
         window=window,
+        ahead=ahead,
         scale=scale,
     )
 

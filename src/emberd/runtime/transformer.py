@@ -317,6 +317,7 @@ class Transformer:
                 tile_size=self.tile_size,
                 block_size=self.cache.block_size,
                 window=self.weights.spec.layers[index].window,
+                ahead=self.weights.spec.layers[index].ahead,
                 scale=self.weights.spec.attention_scale,
                 cap=self.weights.spec.attention_cap,
                 sinks=self.weights.layers[index].sinks,

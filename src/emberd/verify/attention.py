@@ -57,8 +57,10 @@ def _paged(bench: Workbench, model: ModelFile, contexts: tuple[int, ...]) -> Pag
 
 
 def check_attention(bench: Workbench, model: ModelFile, steps: Steps = USUAL) -> Iterator[Check]:
-    """Decode attention of those steps' rows and prefill attention, for every window among the layers."""
-    yield from check_decode_attention(bench, model, steps)
+    """Decode attention of those steps' rows, which whole texts have none of, and prefill attention, for every window
+    among the layers."""
+    if model.spec.causal:
+        yield from check_decode_attention(bench, model, steps)
     for window, index in _windows(model).items():
         context = max(window + 40 if window else 0, *CONTEXTS)
         yield _check_prefill(bench, model, context, index, window)
@@ -174,11 +176,14 @@ def _check_decode(
 def _check_prefill(
     bench: Workbench, model: ModelFile, context: int, index: int, window: int
 ) -> Check:
-    """A chunk at the end of one row's context, after keys of earlier chunks."""
+    """A chunk at the end of one row's context, after keys of earlier chunks; the whole where it sees what follows."""
     spec = model.spec
+    ahead = spec.layers[index].ahead
+    if window:
+        ahead = min(ahead, window - 1)  # as much as its window was shortened
     sinks = vector(model, model.tensors.layers[index].sinks)
     tile_size = ops.prefill_tile_size(bench.device, num_heads=spec.num_heads)
-    tokens = min(context, tile_size + 9)  # one whole tile and a ragged one
+    tokens = context if ahead else min(context, tile_size + 9)  # one whole tile and a ragged one
     first = context - tokens
     tiles = np.array(
         [
@@ -212,6 +217,7 @@ def _check_prefill(
             tile_size=tile_size,
             cap=spec.attention_cap,
             sinks=None if sinks is None else bench.put(sinks),
+            ahead=ahead,
         )
         expected = reference.paged_attention(
             q,
@@ -225,6 +231,7 @@ def _check_prefill(
             spec.attention_scale,
             spec.attention_cap,
             sinks,
+            ahead,
         )
         return bench.run(step, y)[0], expected
 

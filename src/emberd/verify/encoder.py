@@ -13,26 +13,29 @@ from numpy.typing import NDArray
 
 from ..gguf.dequant import dequantize
 from ..gguf.encoder import EncoderFile, open_encoder
+from ..gguf.model import ModelFile
 from ..gguf.reader import TensorInfo
+from ..gguf.spec import open_any
 from ..protocol import FloatArray, IntArray, WorkerOptions
 from ..reference import encoder_ops as reference
 from ..reference import ops as reference_ops
-from ..reference.encoder import CpuEncoder
+from ..reference.bidirectional import load_encoder as load_on_cpu
 from ..runtime import encoder_ops, linear
+from ..runtime.bidirectional import load_encoder as load_on_gpu
 from ..runtime.device import Device
-from ..runtime.encoder import GpuEncoder
 from .bench import F32, Workbench, decoded, read_quantized
 from .check import Check, relative_error
 from .linear import Role, check_roles, check_rows
+from .linear import roles as decoder_roles
 
 LENGTHS = (5, 1, 70)  # of texts side by side
 TEXTS = (
     "The lighthouse keeper wrote every evening what the sea had brought.",
     "A crate of oranges, two letters in a bottle, and once a small boat with nobody in it.",
 )
-MAX_DISTANCE = {"float": 1e-5, "int8": 1e-2}
+MAX_DISTANCE = {"float": 1e-5, "f16": 1e-5, "int8": 1e-2}
 """Allowed 1 − cosine between a text's vectors. MAX_ERROR: relative error of all states."""
-MAX_ERROR = {"float": 1e-4, "int8": 0.1}
+MAX_ERROR = {"float": 1e-4, "f16": 2e-3, "int8": 0.1}
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
@@ -56,8 +59,10 @@ def check_beside_products(bench: Workbench, model: EncoderFile) -> Iterator[Chec
     yield from check_attention(bench, model)
 
 
-def roles(model: EncoderFile) -> list[Role]:
+def roles(model: EncoderFile | ModelFile) -> list[Role]:
     """One role for each kernel that the encoder's products reach."""
+    if isinstance(model, ModelFile):
+        return decoder_roles(model)
     found: dict[tuple[Any, ...], Role] = {}
     for layer in model.tensors.layers:
         for part in (layer.q, layer.k, layer.v, layer.o, layer.up, layer.down):
@@ -153,9 +158,13 @@ def check_encoder(path: Path, device: str) -> Iterator[Check]:
         Tokenizer,
     )  # which a worker, whose kernels are checked, does without
 
-    model = open_encoder(path)
+    model = open_any(path)
     try:
-        kind = "float" if _all_float(model) else "int8"
+        kind = "int8"
+        if _all_float(model):
+            kind = (
+                "float" if isinstance(model, EncoderFile) else "f16"
+            )  # as keys and values are kept
         tokenizer = Tokenizer.from_metadata(model.file.metadata)
     finally:
         model.close()
@@ -164,7 +173,7 @@ def check_encoder(path: Path, device: str) -> Iterator[Check]:
     token_ids = np.concatenate(texts).astype(np.int32)
     query_start = np.cumsum([0, *map(len, texts)]).astype(np.int32)
     options = WorkerOptions(str(path), device=device)
-    cpu = CpuEncoder.load(options)
+    cpu = load_on_cpu(options)
     try:
         expected = cpu.hidden_states(token_ids, query_start)
     finally:
@@ -187,7 +196,7 @@ def check_encoder(path: Path, device: str) -> Iterator[Check]:
 
 
 def _on_device(options: WorkerOptions, token_ids: IntArray, query_start: IntArray) -> FloatArray:
-    gpu = GpuEncoder.load(options)
+    gpu = load_on_gpu(options)
     try:
         return gpu.hidden_states(token_ids, query_start)
     finally:
@@ -198,5 +207,5 @@ def _vector(model: EncoderFile, info: TensorInfo) -> F32:
     return dequantize(model.file.rows(info), info.type).reshape(-1)
 
 
-def _all_float(model: EncoderFile) -> bool:
+def _all_float(model: EncoderFile | ModelFile) -> bool:
     return all(role.matrix.type in linear.FLOAT_TYPES for role in roles(model))

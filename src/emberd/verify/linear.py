@@ -58,8 +58,9 @@ def roles(model: ModelFile) -> list[Role]:
             Role(layer.down, layer.down_bias, accumulate=adds),
         ):
             found.setdefault(role.key, role)
-    output = Role(model.tensors.output, model.tensors.output_bias)
-    found.setdefault(output.key, output)
+    if model.spec.causal:
+        output = Role(model.tensors.output, model.tensors.output_bias)
+        found.setdefault(output.key, output)
     return list(found.values())
 
 

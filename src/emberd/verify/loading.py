@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ..gguf.encoder import is_encoder, open_encoder
+from ..gguf.encoder import EncoderFile
 from ..gguf.model import ModelFile
-from ..gguf.reader import GGUFFile
-from ..gguf.spec import open_model
+from ..gguf.spec import open_any
 from ..runtime import linear
 from ..runtime.kv_cache import KVType, q8_refusal
 from ..runtime.plan import bakes
@@ -128,21 +127,17 @@ def check_at_load(
 def _checks(
     bench: LoadBench, path: str | Path, steps: Steps, kv_types: Sequence[KVType]
 ) -> Iterator[Check]:
-    with GGUFFile(path) as file:
-        encodes = is_encoder(file)
-    if encodes:
-        encoder = open_encoder(path)
-        try:
-            bench.scope = _digest(replace(encoder.spec, name=""))
-            most = max(steps.max_tokens, encoder.spec.context_length)
-            yield from check_beside_products(bench, encoder)
-            yield from check_uses(bench, encoder, encoder_uses(encoder, most))
-        finally:
-            encoder.close()
-        return
-    model = open_model(path)
+    model = open_any(path)
     try:
         bench.scope = _digest(replace(model.spec, name=""))
+        if isinstance(model, EncoderFile):
+            most = max(steps.max_tokens, model.spec.context_length)
+            yield from check_beside_products(bench, model)
+            yield from check_uses(bench, model, encoder_uses(model, most))
+            return
+        if not model.spec.causal:  # whole texts a call, none of which is sampled from
+            steps = Steps(max(steps.max_tokens, model.spec.context_length), 1)
+            kv_types = ("f16",)
         kinds = [k for k in kv_types if k == "f16" or not q8_refusal(model.spec.head_dim)]
         yield from _beside_products(bench, model, steps)
         yield from check_uses(bench, model, model_uses(model, steps))
@@ -151,7 +146,7 @@ def _checks(
             bench.kv_type = kind
             yield from check_rope(bench, model)
             yield from check_attention(bench, model, steps)
-        if bakes(bench.device, 1):
+        if model.spec.causal and bakes(bench.device, 1):
             with bench.sizes_in_text():
                 yield from _beside_products(bench, model, ONE_TOKEN)
                 for kind in kinds:
@@ -173,7 +168,8 @@ def _beside_products(bench: LoadBench, model: ModelFile, steps: Steps) -> Iterat
     yield from check_activation(bench, model, steps)
     yield from check_in_place(bench, model)
     yield from check_experts(bench, model, steps)
-    yield from check_sampler(bench, model.spec.vocab_size)
+    if model.spec.causal:
+        yield from check_sampler(bench, model.spec.vocab_size)
 
 
 def _digest(spec: object) -> str:

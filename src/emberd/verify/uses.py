@@ -60,11 +60,15 @@ class Use:
 
 
 def model_uses(model: ModelFile, steps: Steps) -> list[Use]:
-    """Each kind of product of a decoder, once."""
+    """Each kind of product of a decoder, once; of one that runs whole texts, for calls as those of an encoder."""
     found: dict[tuple[Any, ...], Use] = {}
     for layer in model.tensors.layers:
         for use in _layer_uses(layer, steps.max_tokens):
             found.setdefault(use.key, use)
+    if not model.spec.causal:
+        return [
+            replace(use, min_tokens=min(MIN_TOKENS, steps.max_tokens)) for use in found.values()
+        ]
     tensors = model.tensors
     ahead = tensors.output_norm_bias is None
     output = Use((tensors.output,), steps.max_rows, tensors.output_bias, ahead=ahead, given=True)

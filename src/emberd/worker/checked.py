@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from emberd.errors import DeviceError, ModelFileError
-from emberd.gguf.encoder import is_encoder, open_encoder
 from emberd.gguf.model import ModelFile
-from emberd.gguf.reader import GGUFFile
-from emberd.gguf.spec import load_spec
+from emberd.gguf.spec import open_any
 from emberd.protocol import WorkerOptions
 from emberd.runtime.device import AdapterInfo, Device, open_device
 from emberd.runtime.encoder import encoder_sizes
@@ -83,13 +81,12 @@ def checked_kernels(
 
 def _fitted(device: Device, options: WorkerOptions) -> WorkerOptions:
     """What the runner will make of the options. Raises ModelFileError."""
-    with GGUFFile(options.model_path) as file:
-        if not is_encoder(file):
-            return fitted(device, load_spec(file), options)
-    encoder = open_encoder(options.model_path)
+    model = open_any(options.model_path)
     try:
-        _, tokens = encoder_sizes(device, encoder, options)
+        if isinstance(model, ModelFile) and model.spec.causal:
+            return fitted(device, model.spec, options)
+        _, tokens = encoder_sizes(device, model, options)
     finally:
-        encoder.close()
+        model.close()
     rows, most = min(options.max_sequences, tokens), min(options.max_batch_tokens, tokens)
     return replace(options, max_sequences=rows, max_batch_tokens=most)

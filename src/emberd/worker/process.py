@@ -96,18 +96,18 @@ def load_runner(
             kernels, options, check_tiles = checked_kernels(options, adapter)
             tier = gpu_tier(adapter.kind, None)
             if kernels is not None and encodes:
-                from emberd.runtime.encoder import GpuEncoder
+                from emberd.runtime.bidirectional import load_encoder as load_on_gpu
 
-                return GpuEncoder.load(options, progress, kernels)
+                return load_on_gpu(options, progress, kernels)
             if kernels is not None:
                 from emberd.runtime.runner import GpuRunner
 
                 options = _beside_ram(options, tier)
                 return GpuRunner.load(options, progress, kernels, check_tiles)
     if encodes:
-        from emberd.reference.encoder import CpuEncoder
+        from emberd.reference.bidirectional import load_encoder
 
-        return CpuEncoder.load(options, progress)
+        return load_encoder(options, progress)
     from emberd.reference.runner import CpuRunner
 
     return CpuRunner.load(_beside_ram(options, "cpu"), progress)
