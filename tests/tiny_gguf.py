@@ -155,6 +155,9 @@ def byte_vocab(
 
 # Chain model
 
+# What is multiplied by zero in the end; it only must not be special.
+_NOISE = np.random.default_rng(0).normal(0, 0.02, (VOCAB_SIZE, VOCAB_SIZE)).astype(np.float32)
+
 
 def chain_model(
     path: Path,
@@ -179,7 +182,6 @@ def chain_model(
     for last in range(width):
         for following, logit in transitions.get(last, {EOS: SURE}).items():
             logits[following, last] = logit
-    noise = _noise(width)  # multiplied by zero in the end; it only must not be special
     zeros, ones = np.zeros((width, width), np.float32), np.ones(width, np.float32)
     tensors: dict[str, Tensor] = {
         "token_embd.weight": np.eye(width, dtype=np.float32) * np.float32(root),
@@ -191,16 +193,11 @@ def chain_model(
         "blk.0.ffn_down.weight": np.zeros((width, ffn), np.float32),
     }
     for name in ("attn_q", "attn_k", "attn_v"):
-        tensors[f"blk.0.{name}.weight"] = noise
+        tensors[f"blk.0.{name}.weight"] = _NOISE
     for name in ("ffn_gate", "ffn_up"):
-        tensors[f"blk.0.{name}.weight"] = np.resize(noise, (ffn, width))
+        tensors[f"blk.0.{name}.weight"] = np.resize(_NOISE, (ffn, width))
     sizes = _sizes("llama", "chain", 1, width, ffn, 8, 8, 64, context_length)
     return write_gguf(path, sizes | vocab.metadata() | dict(metadata or {}), tensors)
-
-
-@lru_cache(maxsize=1)
-def _noise(width: int) -> NDArray[np.float32]:
-    return np.random.default_rng(0).normal(0, 0.02, (width, width)).astype(np.float32)
 
 
 def script_model(
@@ -277,9 +274,8 @@ def random_model(
     """
     vocab = vocab or byte_vocab()
     shape = (layers, width, ffn, heads, kv_heads, head_dim)
-    weights = _random_weights(
-        architecture, quant, embedding_quant or quant, shape, len(vocab.tokens), tied, seed
-    )
+    quants = (quant, embedding_quant or quant)
+    weights = _random_weights(architecture, quants, shape, len(vocab.tokens), tied, seed)
     sizes = _sizes(architecture, "random", *shape, context_length)
     sizes[f"{architecture}.attention.sliding_window"] = sliding_window
     sizes[f"{architecture}.attention.sliding_window_pattern"] = sliding_window_pattern
@@ -294,8 +290,7 @@ def random_model(
 @lru_cache(maxsize=8)  # drawing them takes longer than all that many a test does with them
 def _random_weights(
     architecture: str,
-    quant: str,
-    embedding_quant: str,
+    quants: tuple[str, str],
     shape: tuple[int, int, int, int, int, int],
     vocab_size: int,
     tied: bool,
@@ -303,8 +298,7 @@ def _random_weights(
 ) -> Mapping[str, Tensor]:
     layers, width, ffn, heads, kv_heads, head_dim = shape
     rng = np.random.default_rng(seed)
-    kind = GGMLQuantizationType[quant]
-    embedding_kind = GGMLQuantizationType[embedding_quant]
+    kind, embedding_kind = (GGMLQuantizationType[name] for name in quants)
     q_size, kv_size = heads * head_dim, kv_heads * head_dim
 
     def matrix(rows: int, cols: int, kind: GGMLQuantizationType, gain: float = 1.0) -> Tensor:
