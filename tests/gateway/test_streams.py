@@ -256,7 +256,7 @@ def test_hanging_up_a_hundred_times_leaves_the_counts_where_they_were_k13(
             assert not worker.running
             assert len(worker.cancelled) == 101
             await site.until(lambda: process.num_fds() <= before)
-        assert site.manager.loaded()[0].active == 0
+            assert site.manager.loaded()[0].active == 0
 
     run(work())
 
