@@ -178,7 +178,11 @@ def _reuse(results: Json) -> list[list[str]]:
             f"{shared['mib'] / shared['mib_static']:.0%}",
         ],
     ]
-    names = {"cached": "TTFT, prompt in the pool", "restarted": "TTFT, prompt on disk"}
+    names = {
+        "cached": "TTFT, prompt in the pool",
+        "restarted": "TTFT, prompt on disk",
+        "restarted, page cache empty": "TTFT, prompt on disk, page cache empty",
+    }
     for row in results["again"]:
         cells = [f"{_median(row['again_ms'])} ms", f"{_median(row['cold_ms'])} ms cold"]
         what = f"{names[row['what']]}, {row['prompt_tokens']} tokens"

@@ -3,9 +3,9 @@
     emberd serve --model MODEL --queue-limit 16
     python benchmarks/overload.py http://127.0.0.1:11434 --clients 8
 
-First a closed loop of so many clients: that is the capacity. Then open loops at given multiples of it: requests come at
-random times whatever the daemon does. Goodput is the tokens of answers that ended well over the time from the
-first request to the last answer. Nothing is sent to another machine.
+First a closed loop of so many clients, behind one that warms up: that is the capacity. Then open loops at given
+multiples of it: requests come at random times whatever the daemon does. Goodput is the tokens of answers that ended
+well over the time from the first request to the last answer. Nothing is sent to another machine.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(load: Load, clients: int, loads: Sequence[float]) -> list[Row]:
-    """The closed loop, then the open ones."""
+    """The closed loop, then the open ones. A short loop before them is not counted: first requests load and compile."""
+    run_traces(replace(load, clients=clients, requests=2 * clients))
     row_of_capacity = _row(0.0, 0.0, run_traces(replace(load, clients=clients)), None)
     capacity = row_of_capacity.goodput_tok_s
     if not capacity:

@@ -218,9 +218,10 @@ class ScriptedRunner:
                     data[place, offset] = held
         return ScriptedCopy(data.reshape(len(blocks), -1).view(np.uint8))
 
-    def write_blocks(self, blocks: Sequence[int], data: Bytes) -> None:
-        assert len(set(blocks)) == len(blocks) and data.shape == (len(blocks), self.block_bytes)
-        words = np.ascontiguousarray(data).view(np.int64)
+    def write_blocks(self, blocks: Sequence[int], data: Sequence[Bytes]) -> None:
+        assert len(set(blocks)) == len(blocks) == len(data)
+        assert all(row.shape == (self.block_bytes,) for row in data)
+        words = np.stack(data).view(np.int64)
         for block, held in zip(blocks, words.reshape(len(blocks), -1, 3).tolist(), strict=True):
             for offset, (position, token_id, digest) in enumerate(held):
                 self._slots[block * self.block_size + offset] = position, token_id, digest

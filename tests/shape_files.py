@@ -41,6 +41,8 @@ def shape_file(path: Path, shape: LlamaShape) -> Path:
     writer.add_rope_dimension_count(shape.head_dim)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(shape.vocab)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(["a"])
 
     def add(name: str, *dims: int, kind: str = "Q4_K") -> None:
         quant = GGMLQuantizationType[kind]

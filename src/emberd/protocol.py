@@ -373,8 +373,8 @@ class Runner(Protocol):
     def read_blocks(self, blocks: Sequence[int]) -> BlockCopy:
         """Begin to copy KV blocks, one or more, as submitted steps leave them; later steps may write over them."""
 
-    def write_blocks(self, blocks: Sequence[int], data: Bytes) -> None:
-        """Give KV blocks the bytes (blocks, block_bytes) of a copy, for the steps submitted from now on."""
+    def write_blocks(self, blocks: Sequence[int], data: Sequence[Bytes]) -> None:
+        """Give each of KV blocks the bytes (block_bytes,) of a copy, for the steps submitted from now on."""
 
     def close(self) -> None: ...
 

@@ -17,7 +17,7 @@ from emberd.engine.rates import Rates
 from emberd.engine.sequence import Sequence
 from emberd.engine.tiers import Tiers
 from emberd.engine.updates import NOT_FINITE
-from emberd.protocol import Batch, Bytes, GenerateRequest, SamplingParams, StepOutput
+from emberd.protocol import Batch, GenerateRequest, SamplingParams, StepOutput
 from fakes import ScriptedCopy, ScriptedRunner, lone_run
 
 POISON = 1000  # beyond what is sampled and what the prompts here have
@@ -63,8 +63,8 @@ class SpoilingRunner(ScriptedRunner):
                     words[place, offset, 0] = -2 - words[place, offset, 0]
         return ScriptedCopy(words.reshape(len(blocks), -1).view(np.uint8))
 
-    def write_blocks(self, blocks: Any, data: Bytes) -> None:
-        words = np.ascontiguousarray(data).view(np.int64).reshape(len(blocks), -1, 3).copy()
+    def write_blocks(self, blocks: Any, data: Any) -> None:
+        words = np.stack(data).view(np.int64).reshape(len(blocks), -1, 3)
         for place, block in enumerate(blocks):
             for offset in range(self.block_size):
                 slot = block * self.block_size + offset

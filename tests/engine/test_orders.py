@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tier_sites import TierSite
 
+from emberd.engine.rates import ALL
 from emberd.protocol import GenerateRequest, SamplingParams
 from fakes import lone_run
 
@@ -24,7 +25,7 @@ def test_64_chats_get_what_each_gets_alone_k11(rng: np.random.Generator, order: 
         context_length=64,
         steps_in_flight=int(rng.integers(1, 4)),
     )
-    site.rates.copying_pays = lambda *, from_disk: True  # type: ignore[method-assign]
+    site.rates.worth_copying = lambda *, from_disk: ALL  # type: ignore[method-assign]
     system = tuple(rng.integers(100, 900, int(rng.integers(8, 14))).tolist())
     words = [rng.integers(100, 900, int(rng.integers(1, 16))).tolist() for _ in range(NUM_CHATS)]
     chats = {f"chat{n}": (*system, n, *words[n]) for n in range(NUM_CHATS)}

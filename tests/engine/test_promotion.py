@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tier_sites import TierSite, a_request, again
 
+from emberd.engine.rates import ALL
 from emberd.protocol import GenerateRequest, SamplingParams
 from fakes import lone_run
 
@@ -24,7 +25,7 @@ def make_site(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> Make
 
     def make(steps_in_flight: int) -> tuple[TierSite, GenerateRequest, list[int]]:
         site = TierSite(ram=200, num_blocks=40, steps_in_flight=steps_in_flight)
-        site.rates.copying_pays = lambda *, from_disk: True  # type: ignore[method-assign]
+        site.rates.worth_copying = lambda *, from_disk: ALL  # type: ignore[method-assign]
         known = a_request("known", rng, 61, max_tokens=2)
         site.run(known)
         for number in range(3):
@@ -33,7 +34,7 @@ def make_site(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> Make
         parts: list[int] = []
         write = site.runner.write_blocks
 
-        def write_blocks(blocks: list[int], data: np.ndarray) -> None:
+        def write_blocks(blocks: list[int], data: list[np.ndarray]) -> None:
             parts.append(len(blocks))
             write(blocks, data)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tier_sites import TierSite, a_request, again
+from tier_sites import IDENTITY, TierSite, a_request, again
 
 from emberd.engine import Engine
-from emberd.engine.rates import Rates
+from emberd.engine.rates import ALL, Rates
 from emberd.protocol import NORMAL, GenerateRequest, SamplingParams
 from fakes import ScriptedRunner
 
@@ -107,16 +107,55 @@ def test_what_costs_more_to_bring_back_is_computed(
 
 
 def test_a_refused_way_is_tried_again_now_and_then() -> None:
-    rates = Rates(block_size=16, block_bytes=1000)
-    assert rates.copying_pays(from_disk=False), "nothing was measured"
+    rates = Rates(block_size=16, block_bytes=1 << 20)
+    assert rates.worth_copying(from_disk=False) == ALL, "nothing was measured"
+    assert rates.worth_copying(from_disk=True) == 16, "a disk is measured first"
     rates.prefill.note(16, 1.0)
-    assert rates.copying_pays(from_disk=True)
-    rates.upload.note(2000, 1.0)
-    assert rates.copying_pays(from_disk=False) and rates.copying_pays(from_disk=True)
-    rates.fetch.note(1000, 1.0)  # a second, and half of one to go up
-    assert not rates.copying_pays(from_disk=True)
-    assert rates.copying_pays(from_disk=False)
-    assert sum(rates.copying_pays(from_disk=True) for _ in range(320)) == 10
+    assert rates.worth_copying(from_disk=True) == 16
+    rates.upload.note(2 << 20, 1.0)
+    rates.fetch.note(4 << 20, 1.0)
+    assert rates.worth_copying(from_disk=False) == rates.worth_copying(from_disk=True) == ALL
+    for _ in range(2):
+        rates.fetch.note(1 << 20, 1.0)  # a second, and half of one to go up
+    found = [rates.worth_copying(from_disk=True) for _ in range(320)]
+    assert found.count(16) == 10 and found.count(0) == 310
+    assert rates.worth_copying(from_disk=False) == ALL
+
+
+def test_what_was_measured_outlives_the_engine(tmp_path: Path) -> None:
+    path = tmp_path / "rates.json"
+    rates, later = (Rates(block_size=16, block_bytes=1000) for _ in range(2))
+    later.load(path)
+    assert later.fetch.value is None
+    rates.prefill.note(320, 2.0)
+    rates.fetch.note(5000, 1.0)
+    rates.save(path)
+    later.load(path)
+    assert (later.prefill.value, later.upload.value, later.fetch.value) == (160, None, 5000)
+    for damaged in ("", "[]", '{"fetch": "x"}', '{"fetch": null}'):
+        path.write_text(damaged)
+        (fresh := Rates(16, 1000)).load(path)
+        assert fresh.fetch.value is None
+
+
+def test_a_slow_disk_costs_no_more_than_a_look(
+    rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first blocks tell how fast it is; what it would bring slower than it is computed is computed."""
+    monkeypatch.setattr("emberd.engine.rates._FEW_BYTES", 2 * ScriptedRunner().block_bytes)
+    first = a_request("first", rng, 61)
+    site = TierSite(disk=40, folder=tmp_path)
+    site.run(first)
+    site.tiers.close()
+    assert (tmp_path / IDENTITY.hex()[:32] / "rates.json").is_file()
+    site = TierSite(disk=40, folder=tmp_path)
+    site.rates.prefill.note(1e12, 1)
+    (cached,) = site.run(again(first, "again"))
+    assert site.tiers.counts.promoted == 2 and cached == 2 * site.runner.block_size
+    fast = TierSite(disk=40, folder=tmp_path)
+    fast.rates.prefill.note(1e-3, 1)
+    (cached,) = fast.run(again(first, "once more"))
+    assert cached == 60 and fast.tiers.counts.promoted == 60 // fast.runner.block_size
 
 
 def test_a_few_tokens_are_no_measure_of_prefill() -> None:

@@ -40,7 +40,7 @@ class PoolRunner:
     def read_blocks(self, blocks: Sequence[int]) -> Copied:
         return Copied(self.pool[list(blocks)])
 
-    def write_blocks(self, blocks: Sequence[int], data: Bytes) -> None:
+    def write_blocks(self, blocks: Sequence[int], data: Sequence[Bytes]) -> None:
         assert len(set(blocks)) == len(blocks)
         self.pool[list(blocks)] = data
 

@@ -9,7 +9,7 @@ import pytest
 from random_weights import VARIANTS, VOCAB, random_weights
 
 from emberd.engine import Engine
-from emberd.engine.rates import Rates
+from emberd.engine.rates import ALL, Rates
 from emberd.engine.tiers import Tiers
 from emberd.protocol import GenerateRequest, SamplingParams, TokenLogprobs, WorkerOptions
 from emberd.reference.kv_cache import BLOCK_SIZE
@@ -82,7 +82,7 @@ def test_what_comes_from_main_memory_changes_nothing(
 ) -> None:
     size = runner.block_bytes
     tiers = Tiers(runner, Rates(runner.block_size, size), 100 * size)
-    tiers.rates.copying_pays = lambda *, from_disk: True  # type: ignore[method-assign]
+    tiers.rates.worth_copying = lambda *, from_disk: ALL  # type: ignore[method-assign]
     prompt = rng.integers(0, VOCAB, 100).tolist()
     cold, _ = ask(Engine(runner), prompt)
     warm = Engine(runner, tiers)

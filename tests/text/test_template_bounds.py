@@ -30,6 +30,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
         "{{ messages|tojson(indent=1000000000) }}",
         "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
         "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+        "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
         "{" * 50_000,
     ],
 )

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from pathlib import Path
 from typing import Any
 
 from emberd.protocol import Bytes
@@ -69,6 +70,11 @@ class DiskTier:
     @property
     def nbytes(self) -> int:
         return len(self._order) * self._files.file_bytes
+
+    @property
+    def rates_path(self) -> Path:
+        """Where `Rates` of this model, layout and machine are kept."""
+        return self._files.folder / "rates.json"
 
     @property
     def busy(self) -> bool:

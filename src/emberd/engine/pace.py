@@ -24,6 +24,9 @@ _FIRST_RETRY, _RETRY = 16, 512
 """Steps after which it is forgotten how long a size took that was too long, so that it is tried again: soon at first,
 since a kernel may have been compiled in it."""
 
+_UNDER_WAY = 4
+"""Steps that may be submitted before one is done."""
+
 _REFRESH = 64
 """Steps with prompts until one without them shows again how long replies take alone."""
 
@@ -31,13 +34,19 @@ MOMENT = 1.0
 """Seconds that prompts may take at once, beyond their share, where all of them are read by that. Replies that run
 without prompts save them up again."""
 
-LONGEST_GAP = 0.15
-"""Seconds of a step in such a moment."""
+LONGEST_GAP, LONGEST_GAPS = 0.15, 10
+"""Seconds of a step in such a moment, and of one that is seldom; on a slow device the time of so many steps without
+prompts."""
+
+SELDOM = 50
+"""Steps without prompts between two that are longer than a pace allows. What such a step does to the gaps, its own and
+the next one, which waits for its arrays, stays outside of 95 % of them."""
 
 
 class Pace:
     """Prompts get at most `prompt_share` of the time while replies run, but for moments; more where more prompts want
-    it than replies run beside them.
+    it than replies run beside them. They get it in steps that are little longer than those without them, or in large
+    steps that are seldom, whichever reads more.
 
     Sizes of a step are powers of two of tokens, from `least` on: a GPU's plans come in those, and so few
     have to be known.
@@ -53,6 +62,7 @@ class Pace:
         self._prompts: dict[int, float] = {}  # without replies, by tokens
         self._saved = MOMENT  # seconds that prompts may take beyond their share
         self._rested = 0.0  # seconds of their share, since they had a step
+        self._num_alone = SELDOM  # steps without them, since then
         self._seen: set[tuple[int, int]] = set()
         self._refused: dict[tuple[int, int], tuple[int, int]] = {}  # so often, of how many times
         self._unrefreshed = 0
@@ -72,6 +82,7 @@ class Pace:
             alone = self._alone[replies] = _followed(self._alone.get(replies), mix.seconds)
             self._saved = min(MOMENT, self._saved + alone * self._ratio)
             self._rested += alone * self._ratio
+            self._num_alone += 1
             self._unrefreshed = 0
 
     def budget(
@@ -87,24 +98,27 @@ class Pace:
         if alone is None or self._unrefreshed >= _REFRESH:
             return 0
         self._unrefreshed += 1
-        allowed = alone * (1 + self._ratio * max(1.0, prompts_per_reply))
+        crowd = max(1.0, prompts_per_reply)
+        allowed = alone * (1 + self._ratio * crowd)
         paced = self._largest(num_replies, allowed)
         tokens = min(most, paced - num_replies) if paced else 0
         if tokens < min(most, num_waiting):
-            size = self._largest(num_replies, max(allowed, LONGEST_GAP))
-            size = min(size or self._smallest(num_replies), _power(num_replies + num_waiting))
-            larger = min(most, size - num_replies)
-            cost = max(0.0, self._expected(num_replies, size) - allowed)
+            longest_step = max(allowed, LONGEST_GAP, LONGEST_GAPS * alone)
+            size = self._largest(num_replies, longest_step) or self._smallest(num_replies)
+            size = min(size, _power(num_replies + num_waiting))
+            larger, seconds = min(most, size - num_replies), self._expected(num_replies, size)
+            cost = max(0.0, seconds - allowed)
             moment = prompts_per_reply > 0 and self._is_moment(
                 cost, cost / larger, num_waiting, longest
             )
+            rest = max(SELDOM / crowd, cost / (alone * self._ratio))  # steps without prompts
             if moment:
                 self._saved -= cost
                 tokens = larger
-            elif not paced and cost <= self._rested:
-                tokens = larger
+            elif not paced or larger / (seconds + rest * alone) > tokens / allowed:
+                tokens = larger if rest <= self._num_alone and cost <= self._rested else 0
         if tokens:
-            self._rested = 0.0
+            self._rested, self._num_alone = 0.0, 0
         return tokens
 
     def _is_moment(self, cost: float, per_token: float, num_waiting: int, longest: int) -> bool:
@@ -117,7 +131,12 @@ class Pace:
     def _largest(self, num_replies: int, allowed: float) -> int:
         """Tokens of the largest step that takes no longer than `allowed` seconds; 0 where the smallest takes longer."""
         replies, size = _power(num_replies), self._smallest(num_replies)
-        if self._mixed.get((replies, size), 0.0) > allowed:
+        seconds = self._mixed.get((replies, size))
+        if (
+            seconds is None and self._num_alone < _UNDER_WAY
+        ):  # one is enough to see how long it takes
+            return 0
+        if seconds is not None and seconds > allowed:
             self._refuse((replies, size))
             return 0
         while size < self._max_tokens:
@@ -137,17 +156,20 @@ class Pace:
 
     def _expected(self, num_replies: int, size: int) -> float:
         """Seconds of a step. Where it is not known: as long as replies and prompts take by themselves, or as if each
-        prompt token took what it does at half the size, whichever is shorter: the other may hold an outlier."""
+        prompt token took what it does at half or a quarter of the size, whichever is shorter: the other may hold an
+        outlier."""
         replies = _power(num_replies)
         known = self._mixed.get((replies, size))
         if known is not None:
             return known
-        alone, half = self._alone[replies], self._mixed.get((replies, size // 2))
+        alone = self._alone[replies]
         expected = alone + self._prompts.get(size, math.inf)
-        if half is None or size // 2 <= num_replies:  # of fewer replies: nothing to grow from
-            return expected
-        growth = (size - num_replies) / (size // 2 - num_replies)
-        return min(expected, alone + max(0.0, half - alone) * growth)
+        for smaller in (size // 2, size // 4):
+            seconds = self._mixed.get((replies, smaller))
+            if seconds is not None and smaller > num_replies:
+                growth = (size - num_replies) / (smaller - num_replies)
+                return min(expected, alone + max(0.0, seconds - alone) * growth)
+        return expected
 
 
 def _followed(known: float | None, seconds: float) -> float:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
 _KEPT = 15
@@ -13,7 +16,12 @@ _KEPT = 15
 _LEAST_TOKENS = 16
 
 _TRIAL = 32
-"""One in so many refusals is copied all the same, so that a rate that was poor once is measured again."""
+"""After so many refusals a few blocks are copied all the same, so that a rate that was poor once is measured again."""
+
+_FEW_BYTES = 16 << 20
+"""Enough to measure a rate by."""
+
+ALL = 1 << 40
 
 
 class Rate:
@@ -65,17 +73,36 @@ class Rates:
         if tokens >= _LEAST_TOKENS and 2 * sum(c for c in chunks if c >= _LEAST_TOKENS) > tokens:
             self.prefill.note(tokens, seconds)
 
-    def copying_pays(self, *, from_disk: bool) -> bool:
-        """Whether a block comes back sooner than it is computed. What was never measured is tried."""
-        prefill = self.prefill.value
+    def worth_copying(self, *, from_disk: bool) -> int:
+        """How many blocks to bring back rather than to compute: none, `ALL`, or a few, to see how fast it goes. What a
+        disk does is not taken on trust."""
+        few = max(1, _FEW_BYTES // self._block_bytes)
         copies = [self.upload, self.fetch] if from_disk else [self.upload]
-        if prefill is None:
-            return True
         known = [rate.value for rate in copies if rate.value is not None]
-        if len(known) < len(copies):
-            return True
-        seconds = sum(self._block_bytes / value for value in known)
-        if seconds < self._block_size / prefill:
-            return True
+        prefill = self.prefill.value
+        if from_disk and self.fetch.value is None:
+            return few
+        seconds = sum(self._block_bytes / value for value in known)  # what is not known is tried
+        if prefill is None or seconds < self._block_size / prefill:
+            return ALL
         self._refusals += 1
-        return self._refusals % _TRIAL == 0
+        return 0 if self._refusals % _TRIAL else few
+
+    def save(self, path: Path) -> None:
+        """Keep what was measured for the next start. Raises OSError."""
+        told = {name: rate.value for name, rate in self._named() if rate.value is not None}
+        unfinished = path.with_suffix(f".{os.getpid()}.part")
+        unfinished.write_text(json.dumps(told))
+        unfinished.replace(path)
+
+    def load(self, path: Path) -> None:
+        """Begin with what was kept, as one measurement; with nothing where that cannot be read."""
+        try:
+            told = json.loads(path.read_text())
+            for name, rate in self._named():
+                rate.note(float(told.get(name, 0)), 1.0)
+        except (OSError, ValueError, TypeError, AttributeError):
+            return
+
+    def _named(self) -> tuple[tuple[str, Rate], ...]:
+        return ("prefill", self.prefill), ("upload", self.upload), ("fetch", self.fetch)

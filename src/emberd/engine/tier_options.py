@@ -38,6 +38,7 @@ def tiers_for(
         digest = model_digest(Path(options.model_path), cache_dir)
         files = BlockFiles(cache_dir / "kv", _identity(digest, runner), size)
         disk = DiskTier(files, options.kv_disk, rates.fetch)
+        rates.load(disk.rates_path)
     except OSError as error:
         log.warning("no KV blocks on disk: %s", error)
         disk = None

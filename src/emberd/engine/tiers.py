@@ -6,14 +6,13 @@ go by the runner's queue, in order with the steps, a bounded number of bytes a s
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Sequences
 from dataclasses import dataclass
 from typing import NamedTuple
-
-import numpy as np
 
 from emberd.protocol import BlockCopy, Bytes, Runner, TierCounts
 
@@ -124,7 +123,8 @@ class Tiers:
         is read for them, for `owner` or for one that asked before it in this schedule."""
         wanted: list[Key] = []
         missing: list[Key] = []
-        pays: dict[bool, bool] = {}
+        worth: dict[bool, int] = {}
+        num_read = 0  # of `wanted`, those from the disk: read, being read and to be read
         most_missing = max(1, _FETCHED_BYTES // self._runner.block_bytes)
         if any(key in self._landing_keys for key in keys):
             self._land(everything=True)
@@ -132,11 +132,13 @@ class Tiers:
             from_disk = key not in self.ram and key not in self._fetched
             if from_disk and (self.disk is None or key not in self.disk):
                 break
-            if from_disk not in pays:
-                pays[from_disk] = self.rates.copying_pays(from_disk=from_disk)
-            if not pays[from_disk] or len(missing) >= most_missing:
+            if from_disk not in worth:
+                most = self.rates.worth_copying(from_disk=from_disk)
+                worth[from_disk] = min(most, most_missing) if from_disk else most
+            if (num_read if from_disk else len(wanted) - len(missing)) >= worth[from_disk]:
                 break
             wanted.append(key)
+            num_read += key not in self.ram
             if from_disk:
                 missing.append(key)
         if not missing:
@@ -230,9 +232,9 @@ class Tiers:
         if self._arriving:
             blocks = [arrival.block for arrival in self._arriving]
             started = time.perf_counter()
-            data = np.stack([arrival.data for arrival in self._arriving])
-            self._runner.write_blocks(blocks, data)
-            self.rates.upload.note(data.nbytes, time.perf_counter() - started)
+            self._runner.write_blocks(blocks, [arrival.data for arrival in self._arriving])
+            nbytes = len(blocks) * self._runner.block_bytes
+            self.rates.upload.note(nbytes, time.perf_counter() - started)
             self._arriving.clear()
 
     def poll(self) -> None:
@@ -253,6 +255,8 @@ class Tiers:
     def close(self) -> None:
         if self.disk is not None:
             self.disk.close()
+            with contextlib.suppress(OSError):  # it is measured again
+                self.rates.save(self.disk.rates_path)
 
     def check_integrity(self) -> None:
         """AssertionError tells what is off."""

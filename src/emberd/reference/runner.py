@@ -147,8 +147,8 @@ class CpuRunner:
     def read_blocks(self, blocks: Sequence[int]) -> CopiedBlocks:
         return CopiedBlocks(self._cache.read(blocks))
 
-    def write_blocks(self, blocks: Sequence[int], data: Bytes) -> None:
-        self._cache.write(blocks, data)
+    def write_blocks(self, blocks: Sequence[int], data: Sequence[Bytes]) -> None:
+        self._cache.write(blocks, np.stack(data))
 
     def close(self) -> None:
         """Let weights and cache go; the runner is not used after."""

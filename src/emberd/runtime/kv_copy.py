@@ -35,9 +35,9 @@ class BlockCopies:
         starts = range(0, len(blocks), self._at_once)
         return GpuBlockCopies([self._read(blocks[at : at + self._at_once]) for at in starts])
 
-    def write(self, blocks: Sequence[int], data: Bytes) -> None:
-        """Submit the copy of `data` (blocks, block_bytes); it may be reused on return."""
-        assert data.shape == (len(blocks), self.block_bytes) and data.dtype == np.uint8
+    def write(self, blocks: Sequence[int], data: Sequence[Bytes]) -> None:
+        """Submit the copy of `data`, (block_bytes,) for each block; it may be reused on return."""
+        assert len(data) == len(blocks)
         for at in range(0, len(blocks), self._at_once):
             self._write(blocks[at : at + self._at_once], data[at : at + self._at_once])
 
@@ -49,11 +49,18 @@ class BlockCopies:
         self._submit(np.asarray(blocks)[order], staging, read=True)
         return _BufferCopy(staging, order, self._sizes)
 
-    def _write(self, blocks: Sequence[int], data: Bytes) -> None:
+    def _write(self, blocks: Sequence[int], data: Sequence[Bytes]) -> None:
         order = np.argsort(blocks, kind="stable")
-        edges = np.cumsum(self._sizes)[:-1]
-        flat = np.concatenate([part.ravel() for part in np.split(data[order], edges, axis=1)])
-        upload = self._device.wgpu.create_buffer_with_data(data=flat, usage=_UPLOAD)
+        rows = [data[place] for place in order]
+        upload = self._device.wgpu.create_buffer(
+            size=len(blocks) * self.block_bytes, usage=_UPLOAD, mapped_at_creation=True
+        )
+        edge = base = 0
+        for size in self._sizes:
+            part = np.concatenate([row[edge : edge + size] for row in rows])
+            upload.write_mapped(part, base)
+            edge, base = edge + size, base + part.nbytes
+        upload.unmap()
         self._submit(np.asarray(blocks)[order], upload, read=False)
 
     def _submit(self, blocks: Any, host: Any, *, read: bool) -> None:
@@ -93,11 +100,13 @@ class _BufferCopy:
         count = len(self._order)
         self._staging.map_sync("READ")
         flat = np.frombuffer(self._staging.read_mapped(copy=False), np.uint8)
-        edges = count * np.cumsum(self._sizes)[:-1]
         out = np.empty((count, sum(self._sizes)), np.uint8)
-        parts = [part.reshape(count, -1) for part in np.split(flat[: out.size], edges)]
-        out[self._order] = np.concatenate(parts, axis=1)
-        del flat, parts
+        edge = 0
+        for size in self._sizes:
+            part = flat[count * edge : count * (edge + size)]
+            out[self._order, edge : edge + size] = part.reshape(count, size)
+            edge += size
+        del flat, part
         self._staging.unmap()
         self._staging.destroy()
         return out

@@ -320,7 +320,7 @@ class GpuRunner:
         self._replayer.flush()
         return self._copies.read(blocks)
 
-    def write_blocks(self, blocks: Sequence[int], data: Bytes) -> None:
+    def write_blocks(self, blocks: Sequence[int], data: Sequence[Bytes]) -> None:
         self._replayer.flush()
         self._copies.write(blocks, data)
 
