@@ -89,6 +89,9 @@ def embedding_gemma_file(path: Path) -> Path:
     writer.add_rope_freq_base(1e6)
     writer.add_sliding_window(512)
     writer.add_pooling_type(gguf.PoolingType.MEAN)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(["a"])
+    writer.add_token_scores([0.0])
     for dense, size_in, size_out in (("dense_2", width, inner), ("dense_3", inner, width)):
         writer.add_uint32(f"{name}.{dense}_feat_in", size_in)
         writer.add_uint32(f"{name}.{dense}_feat_out", size_out)
