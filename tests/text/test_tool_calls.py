@@ -502,6 +502,7 @@ def test_the_generic_prompt_puts_tools_calls_and_results_into_text() -> None:
     assert not any("tool_calls" in m for m in result)
 
 
+@pytest.mark.slow
 def test_broken_calls_of_every_notation_are_read_alike_however_they_are_cut(
     rng: np.random.Generator,
 ) -> None:
