@@ -7,9 +7,8 @@
 @group(0) @binding(3) var<storage, read> x_scales: array<vec4<f32>>;
 alias Word = vec4<u32>;
 const SMALL_ITEMS = SCALE_GROUP == 32u;
-// Two units share what they are decoded from. A lane has one alone where that gives more lanes something to do: in
-// slices, whose many lanes wait for it.
-const W_UNITS = select(2u, 1u, TILE_ROWS * RUNS <= WG && (SLICES > 1u || SCALE_GROUP == 16u));
+// Two units of a type with few scales share their decoding; else a lane has one where that gives all lanes the same.
+const W_UNITS = select(2u, 1u, SCALE_GROUP == 16u && TILE_ROWS * RUNS == WG);
 const HAS_MORE = HAS_MINIMUM || SCALE_GROUP == 16u;
 var<workgroup> x_scale: array<vec4<f32>, RUNS * X_STRIDE>;
 var<workgroup> x_sum: array<vec4<f32>, select(1u, RUNS * X_STRIDE, HAS_MINIMUM)>;  // times scale
@@ -38,28 +37,18 @@ fn fetch_weights(row: u32, u: u32) -> WItem {
   return pair;
 }
 
-// One unit: a run, or with SPLIT_HALVES the same word of two runs, of which that with the first word brings the scales.
-fn put_unit(item: Packed, i: u32, u: u32, cell: u32, n: u32) {
+// One unit of a type with SPLIT_HALVES and a scale for each half: it is the same word of two runs.
+fn put_unit(item: Packed, i: u32, word: u32, cell: u32, n: u32) {
   let unit = unpack_unit(item, i);
-  if (!SPLIT_HALVES) {
-    tile_w[2u * n][cell] = unit.lo;
-    tile_w[2u * n + 1u][cell] = unit.hi;
-    w_scale[cell][n] = unit.scale.x;
-    if (HAS_MORE) { w_more[cell][n] = select(unit.minimum.x, unit.scale.y, SCALE_GROUP == 16u); }
-    return;
-  }
-  let word = u & 1u;
-  let first = cell - word * W_STRIDE;
-  let next = first + W_STRIDE;
-  tile_w[2u * n + word][first] = unit.lo;
+  let next = cell + W_STRIDE;
+  tile_w[2u * n + word][cell] = unit.lo;
   tile_w[2u * n + word][next] = unit.hi;
   if (word == 0u) {
-    w_scale[first][n] = unit.scale.x;
+    w_scale[cell][n] = unit.scale.x;
     w_scale[next][n] = unit.scale.y;
   } else if (HAS_MORE) {
-    let more = select(unit.minimum, unit.scale, SCALE_GROUP == 16u);
-    w_more[first][n] = more.x;
-    w_more[next][n] = more.y;
+    w_more[cell][n] = unit.scale.x;
+    w_more[next][n] = unit.scale.y;
   }
 }
 
@@ -67,7 +56,7 @@ fn put_unit(item: Packed, i: u32, u: u32, cell: u32, n: u32) {
 fn put_weights(pair: WItem, row: u32, u: u32, cell: u32, n: u32) {
   let i = row * params.units + u;
   if (W_UNITS == 1u) {
-    put_unit(pair.a, i, u, cell, n);
+    put_unit(pair.a, i, u & 1u, cell - (u & 1u) * W_STRIDE, n);
     return;
   }
   let a = unpack_unit(pair.a, i);

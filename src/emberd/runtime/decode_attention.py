@@ -97,8 +97,7 @@ def attention_decode(
         rotation,
         head_dim,
         kind,
-        heads_together(num_heads // num_kv_heads, rows * num_kv_heads, splits),
-        rows * num_kv_heads,
+        heads_together(num_heads // num_kv_heads, rows * num_kv_heads * splits),
         splits,
         cap * math.log2(math.e),
         BLOCK_SIZE=block_size,
@@ -156,7 +155,6 @@ def _decode_kernel(
     head_dim: int,
     kind: KVType,
     together: int,
-    workgroups: int,
     splits: int,
     cap: float,
     **constants: Constant,
@@ -182,11 +180,10 @@ def _decode_kernel(
     includes["octet"] = "octet_q8" if kind == "q8_0" else "octet_words"
     includes["heads"] = "octets_normed" if normed else "octets_plain"
     includes["together"] = "heads_one" if together == 1 else "heads_four"
-    few = together * splits == 1 and are_few(workgroups)
     kernel = kernels.get(
         "attention_decode_subgroups",
         includes,
-        WG=_decode_lanes(device, head_dim, together, 32 * parts if few else 128),
+        WG=_decode_lanes(device, head_dim, together, 32 * parts if together * splits == 1 else 128),
         SUBGROUP=subgroup,
         PARTS=parts,
         **constants,
@@ -194,19 +191,12 @@ def _decode_kernel(
     return kernel, together
 
 
-def heads_together(group: int, workgroups: int, splits: int) -> int:
-    """Query heads of an `attention_decode_subgroups` workgroup: a few contexts gain by more workgroups.
+def heads_together(group: int, workgroups: int) -> int:
+    """Query heads of an `attention_decode_subgroups` workgroup: a few short contexts gain by more workgroups.
 
-    `group` heads have one kv head; `workgroups`: of all rows, were as many heads together as can be, for each of
-    `splits` shares of a context.
+    `group` heads have one kv head; `workgroups`: of all rows, were as many heads together as can be.
     """
-    whole = splits == 1 and workgroups <= _MANY_WORKGROUPS
-    return 1 if group <= 2 or whole or are_few(workgroups * splits) else _HEADS_TOGETHER
-
-
-def are_few(workgroups: int) -> bool:
-    """Whether so many leave a large device room for others, and for more lanes each."""
-    return workgroups <= _MANY_WORKGROUPS // 2
+    return 1 if group <= 2 or workgroups <= _MANY_WORKGROUPS // 2 else _HEADS_TOGETHER
 
 
 def _decode_lanes(device: Device, head_dim: int, together: int, wanted: int) -> int:

@@ -61,13 +61,11 @@ class Steps:
                     num_kv_heads=spec.num_kv_heads,
                     context=min(context, spec.context_length),
                 )
-                workgroups = rows * spec.num_kv_heads
                 together = decode_attention.heads_together(
-                    spec.num_heads // spec.num_kv_heads, workgroups, splits
+                    spec.num_heads // spec.num_kv_heads, rows * spec.num_kv_heads * splits
                 )
-                few = decode_attention.are_few(workgroups)  # these have more lanes
                 # A single row's kernels may have their splits in their text.
-                kernel = (together, few, splits if self.max_rows == 1 else splits > 1, run)
+                kernel = (together, splits if self.max_rows == 1 else splits > 1, run)
                 found.setdefault(kernel, []).append(DecodeShape(rows, splits, run))
         return [min(shapes, key=_unusual) for shapes in found.values()]
 
