@@ -23,6 +23,7 @@ from emberd.errors import (
     ConfigError,
     DeviceError,
     EmberdError,
+    HeadsError,
     ModelFileError,
     ModelLoadError,
     WorkerDiedError,
@@ -48,7 +49,8 @@ REAP_SECONDS = 5.0
 GONE_SECONDS = 1.0  # a worker without work that ends so soon behind a request did not end by it
 KEY_VARIABLES = {"EMBERD_API_KEYS", "EMBERD_API_KEY_FILE"}
 LOAD_ERRORS = {
-    kind.__name__: kind for kind in (ModelFileError, ModelLoadError, DeviceError, ConfigError)
+    kind.__name__: kind
+    for kind in (ModelFileError, ModelLoadError, DeviceError, HeadsError, ConfigError)
 }
 
 log = logging.getLogger("emberd.worker")
