@@ -19,6 +19,7 @@ from tiny_encoder import encoder_model
 from tiny_gguf import random_model
 
 
+@pytest.mark.slow
 def test_a_process_tells_what_a_load_would_take(tmp_path: Path) -> None:
     path = random_model(tmp_path / "m.gguf", layers=1)
 
