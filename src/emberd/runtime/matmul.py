@@ -14,6 +14,7 @@ from gguf import GGMLQuantizationType
 from ..gguf.model import Activation
 from .activations import QUANT_RUN, QuantizedActivations, activation_include, quantize_include
 from .compose import Constant
+from .destination import Destination
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
 from .products import Product, Weights
@@ -146,18 +147,12 @@ def tiled_matmul(
     kernels: Kernels,
     weight: WeightMatrix,
     x: QuantizedActivations | Tensor,
-    y: Tensor,
+    to: Destination,
     *,
     rows: int,
-    count: Tensor,
-    bias: Tensor | None,
-    accumulate: bool,
-    column: int,
     table: MatmulTable,
 ) -> list[Dispatch]:
     """`linear.matmul` for any number of tokens; x has its norm done."""
-    includes = {"finish": "tile_rows", "bias": "no_bias" if bias is None else "bias"}
-    outputs = [*([] if bias is None else [bias]), count, y]
     tile = table.tile_for(weight, rows)
     return [
         _dispatch(
@@ -165,13 +160,13 @@ def tiled_matmul(
             weight,
             part,
             x,
-            outputs,
+            to.tensors,
             tile,
-            includes,
+            {"finish": "tile_rows", "bias": to.bias_include},
             tokens=rows,
-            column=column,
-            y_width=y.shape[1],
-            ACCUMULATE=accumulate,
+            column=to.column,
+            y_width=to.y.shape[1],
+            ACCUMULATE=to.accumulate,
         )
         for part in weight.parts
     ]
