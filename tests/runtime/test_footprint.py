@@ -14,19 +14,20 @@ from emberd.config import Config
 from emberd.estimate import MemoryEstimate, MemoryQuestion
 from emberd.gguf.encoder import open_encoder
 from emberd.gguf.model import ExpertSpec
-from emberd.gguf.spec import open_model
+from emberd.gguf.spec import open_bidirectional, open_model
 from emberd.models.fit import judge
 from emberd.protocol import WorkerOptions
 from emberd.runtime import estimate as runtime_estimate
 from emberd.runtime.counting import CountingDevice
 from emberd.runtime.device import Device
-from emberd.runtime.encoder import GpuEncoder
+from emberd.runtime.encoder import GpuEncoder, encoder_sizes
 from emberd.runtime.estimate import estimate
 from emberd.runtime.model import load_weights
 from emberd.runtime.runner import GpuRunner
 from emberd.runtime.scratch import Scratch, widest_row
 from made_up_gpu import made_up_gpu
 from shape_files import LLAMA_1B, LLAMA_8B, shape_file
+from tiny_bidirectional import bidirectional_model
 from tiny_encoder import encoder_model
 from tiny_gguf import random_model
 
@@ -90,6 +91,16 @@ def test_an_encoder_takes_what_was_told(tmp_path: Path, device: Device) -> None:
     assert told.weight_bytes == info.weight_bytes
     assert told.scratch(told.context_length) == info.scratch_bytes
     assert told.kv_token_bytes == {} and told.kv_bytes == 0
+
+
+def test_calls_of_an_encoder_are_no_larger_than_a_grid(tmp_path: Path) -> None:
+    """Some kernels have a workgroup for each token."""
+    metadata = {"context_length": 100_000}
+    path = bidirectional_model(tmp_path / "m.gguf", metadata=metadata).path
+    device = CountingDevice(made_up_gpu())
+    model = open_bidirectional(path)
+    assert encoder_sizes(device, model, WorkerOptions(str(path), "gpu")) == (65535, 65535)
+    model.close()
 
 
 @pytest.fixture

@@ -502,6 +502,7 @@ def test_the_generic_prompt_puts_tools_calls_and_results_into_text() -> None:
     assert not any("tool_calls" in m for m in result)
 
 
+@pytest.mark.slow
 def test_broken_calls_of_every_notation_end_without_a_crash(rng: np.random.Generator) -> None:
     """Replies with characters dropped, doubled and swapped: every part still has its order."""
     for notation, reply, _, _ in WRITTEN:

@@ -85,10 +85,10 @@ def missing(
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *((name, "subgroups") for name in (*MODELS, *ODD_MODELS)),
-        ("llama", "plain"),
+        *(pytest.param(n, "subgroups", marks=pytest.mark.slow) for n in (*MODELS, *ODD_MODELS)),
+        pytest.param("llama", "plain", marks=pytest.mark.slow),
         ("gpt-oss", "software"),
-        ("odd llama", "software"),
+        pytest.param("odd llama", "software", marks=pytest.mark.slow),
     ],
 )
 def test_every_kernel_that_serves_is_checked(
@@ -98,6 +98,7 @@ def test_every_kernel_that_serves_is_checked(
     assert missing(monkeypatch, device, path, default_table(device)) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -121,6 +122,7 @@ def test_measured_tiles_are_checked_in_all_their_kernels(
     assert missing(monkeypatch, device, path, table) == set()
 
 
+@pytest.mark.slow
 def test_what_stands_in_for_kernels_that_are_left_out_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
@@ -147,7 +149,12 @@ def test_every_kernel_of_an_encoder_is_checked(
 
 @pytest.mark.parametrize(
     ("quant", "kind"),
-    [("Q8_0", "subgroups"), ("F16", "plain"), ("Q8_0", "software"), ("Q4_0", "plain")],
+    [
+        pytest.param("Q8_0", "subgroups", marks=pytest.mark.slow),
+        pytest.param("F16", "plain", marks=pytest.mark.slow),
+        ("Q8_0", "software"),
+        pytest.param("Q4_0", "plain", marks=pytest.mark.slow),
+    ],
 )
 def test_every_kernel_of_a_decoder_that_looks_both_ways_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quant: str, kind: str
@@ -161,6 +168,7 @@ def test_every_kernel_of_a_decoder_that_looks_both_ways_is_checked(
     assert not any(key.name.startswith(("sample", "attention_decode")) for key in checked)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_left_out_of_the_check_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

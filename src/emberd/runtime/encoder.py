@@ -203,13 +203,13 @@ def encoder_sizes(
     device: Device, model: EncoderFile | ModelFile, options: WorkerOptions
 ) -> tuple[int, int]:
     """(tokens that a text may hold, tokens of the largest call: a text is never cut). Where one binding holds the
-    activations of fewer, so many, unless a context was asked for by name."""
+    activations of fewer, or a grid is of fewer, so many, unless a context was asked for by name."""
     spec = model.spec
     if isinstance(spec, EncoderSpec):
         widest = max(3 * spec.hidden_size, padded(spec.hidden_size), padded(spec.ffn_size))
     else:
         widest = widest_row(spec)
-    most = max(1, device.max_binding_bytes // (4 * widest))
+    most = min(device.max_grid, max(1, device.max_binding_bytes // (4 * widest)))
     context = min(options.context_length or min(spec.context_length, most), spec.context_length)
     return context, max(context, min(options.max_batch_tokens, most))
 
