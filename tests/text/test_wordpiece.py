@@ -74,6 +74,7 @@ def test_case_and_accents_stay_where_the_file_says_so(
     more = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
     tokenizer = Tokenizer.from_metadata(METADATA | more | given)
     assert pieces(tokenizer, "Héllo\u0301!") == [f"▁{word}" for word in wanted]
+    assert pieces(tokenizer, "\u0130ng") == ["[UNK]" if lowercase is False else "▁ing"]
 
 
 def test_a_text_stands_between_cls_and_sep(tokenizer: Tokenizer) -> None:

@@ -5,7 +5,7 @@ T tokens of all texts put one after the other, H heads, hd head size.
 
 from __future__ import annotations
 
-from ..errors import DeviceError
+from ..errors import HeadsError
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernel, Kernels
@@ -15,9 +15,9 @@ _LANES = 128  # of kernels whose lanes are independent
 
 
 def check_heads(device: Device, head_dim: int) -> None:
-    """Raises DeviceError for heads that the attention kernel lacks."""
+    """Raises HeadsError for heads that the attention kernel lacks."""
     if head_dim > MAX_HEAD_DIM:
-        raise DeviceError(
+        raise HeadsError(
             f"encoder heads of {head_dim} dims are not supported on {device.name}: at most {MAX_HEAD_DIM}; "
             "the cpu device takes any"
         )

@@ -102,8 +102,9 @@ class MatmulTable:
 
 MATMUL_TILES = (
     (128, MatmulTile(64, 64, 8)),
-    (96, MatmulTile(32, 64, 8, runs=4, slices=2, ahead=2)),
-    (96, MatmulTile(32, 64, 8, runs=2, slices=2, ahead=2)),  # where a workgroup has little memory
+    (160, MatmulTile(32, 64, 8, runs=4, slices=2, ahead=2)),
+    (160, MatmulTile(32, 64, 8, runs=2, slices=2, ahead=2)),  # where a workgroup has little memory
+    (160, MatmulTile(32, 32, 4, runs=4, slices=4, ahead=2)),
     (72, MatmulTile(32, 32, 4, runs=8, slices=8, ahead=2)),
     (72, MatmulTile(32, 32, 4, runs=4, slices=4, ahead=2)),  # the same
     (64, MatmulTile(32, 16, 4, runs=16, slices=16, ahead=2)),
@@ -114,7 +115,7 @@ MATMUL_TILES = (
 
 GATE_UP_TILES = (
     (128, MatmulTile(64, 64, 8)),
-    (1, MatmulTile(32, 64, 8, runs=4, slices=2, ahead=2)),
+    (1, MatmulTile(32, 64, 8, runs=4, slices=4, ahead=2)),
     (1, MatmulTile(32, 64, 8, runs=2, slices=2, ahead=2)),  # where a workgroup has little memory
 )
 """The same for gate and up in one dispatch with the activation."""
@@ -123,7 +124,7 @@ GATE_UP_TILES = (
 def matmul_tiles(device: Device, form: Tiled) -> tuple[MatmulTile, ...]:
     """Every tile that may serve a product of this form: what the tests cover and the tuner picks from."""
     rules = MATMUL_TILES if form == "matmul" else GATE_UP_TILES
-    return tuple(tile for _, tile in rules if tile.fits(device, form))
+    return tuple(dict.fromkeys(tile for _, tile in rules if tile.fits(device, form)))
 
 
 def default_matmul_table(device: Device) -> MatmulTable:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import DeviceError
+from ..errors import HeadsError
 from ..gguf.model import Activation
 from ..gguf.rope import Temperature
 from .activations import activation_include
@@ -371,17 +371,17 @@ def kv_dims(head_dim: int) -> int:
 
 
 def kv_include(device: Device, head_dim: int) -> str:
-    """Which kv include reads heads of this size. DeviceError for sizes that the attention kernels lack."""
+    """Which kv include reads heads of this size. HeadsError for sizes that the attention kernels lack."""
     if head_dim % 2 or head_dim // kv_dims(head_dim) > 64:
-        raise DeviceError(
+        raise HeadsError(
             f"attention heads of {head_dim} dims are not supported on {device.name}: a multiple of 8 up to "
-            "256, or an even number up to 128; the cpu device takes any"
+            "256, or an even number up to 128; the cpu device takes any even number"
         )
     return "kv_wide" if head_dim % 8 == 0 else "kv_narrow"
 
 
 def kv_includes(device: Device, head_dim: int, kind: KVType) -> dict[str, str]:
-    """Which includes read a KV cache of that type. DeviceError for sizes that the attention kernels lack."""
+    """Which includes read a KV cache of that type. HeadsError for sizes that the attention kernels lack."""
     wide = kv_include(device, head_dim)
     if kind == "q8_0":
         return {"kv": "kv_q8", "cached": "cached_q8"}

@@ -82,8 +82,7 @@ def _spelled(character: str, lowercase: bool, strip_accents: bool) -> str:
         return ""
     if strip_accents and kind[0] == "M":
         return ""
-    lower = first.lower() if lowercase else first
-    spelled = lower if len(lower) == 1 else first
+    spelled = first.lower()[0] if lowercase else first  # U+0130 becomes two: i and a mark
     alone = kind[0] == "P" or (kind[0] == "S" and first < "\x7f") or _is_ideograph(first)
     return f" {spelled} " if alone else spelled
 

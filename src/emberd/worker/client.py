@@ -19,6 +19,7 @@ from emberd.errors import (
     ConfigError,
     DeviceError,
     EmberdError,
+    HeadsError,
     ModelFileError,
     ModelLoadError,
     WorkerDiedError,
@@ -43,7 +44,8 @@ from .spawn import WORKER_COMMAND, spawn
 REAP_SECONDS = 5.0
 GONE_SECONDS = 1.0  # a worker without work that ends so soon behind a request did not end by it
 LOAD_ERRORS = {
-    kind.__name__: kind for kind in (ModelFileError, ModelLoadError, DeviceError, ConfigError)
+    kind.__name__: kind
+    for kind in (ModelFileError, ModelLoadError, DeviceError, HeadsError, ConfigError)
 }
 
 log = logging.getLogger("emberd.worker")
