@@ -320,6 +320,7 @@ def test_devices_json_says_what_would_be_chosen(emberd_cli: Emberd) -> None:
     assert isinstance(answer["adapters"], list)
 
 
+@pytest.mark.slow
 def test_bench_ends_in_one_json_line(emberd_cli: Emberd, tmp_path: Path) -> None:
     path = random_model(tmp_path / "tiny.gguf")
     arguments = ("--device", "cpu", "--prompt-tokens", "5", "--new-tokens", "3")
@@ -369,6 +370,7 @@ def test_moments_with_nanoseconds_are_read() -> None:
     assert _moment("2026-01-02T03:04:05+02:00").utcoffset() == timedelta(hours=2)
 
 
+@pytest.mark.slow
 def test_fit_tells_a_verdict_and_figures_without_loading(
     emberd_cli: Emberd, models_dir: Path
 ) -> None:

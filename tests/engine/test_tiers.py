@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from depths import depths
 from tier_sites import IDENTITY, TierSite, a_request, again
 
 from emberd.engine import Engine
@@ -14,7 +15,6 @@ from emberd.engine.rates import ALL, Rates
 from emberd.protocol import NORMAL, GenerateRequest, SamplingParams
 from fakes import ScriptedRunner
 
-depths = pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
 SIZE = 4
 
 

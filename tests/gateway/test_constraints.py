@@ -287,7 +287,7 @@ ONE_F: Json = {"type": "function", "function": {"name": "f"}}
         (MESSAGES, {"tools": ANTHROPIC_TOOLS, "tool_choice": {"type": "tool", "name": "g"}}, [G], [F]),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("model", ["hermes", "plain"])
+@pytest.mark.parametrize("model", ["hermes", pytest.param("plain", marks=pytest.mark.slow)])
 def test_calls_are_forced_oc11_an02(
     ask: Ask,
     player: Player,

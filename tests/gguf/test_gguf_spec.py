@@ -303,6 +303,7 @@ def test_more_tokens_than_rows_are_refused_and_fewer_are_not(path: Path) -> None
     assert open_model(random_model(path, metadata=tokens)).spec.vocab_size == 512
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", QUANT_TYPES, ids=lambda kind: kind.name)
 def test_description_tells_the_commonest_type_or_the_file_s_own_word(
     kind: GGMLQuantizationType, path: Path

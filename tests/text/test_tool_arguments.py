@@ -85,6 +85,23 @@ def test_what_a_call_says_of_a_value_comes_first() -> None:
     assert read(form(f"'{mark}'", {}), [reply]).calls == [("f", {"a": "7", "b": 7})]
 
 
+TAGS = {"x": "</parameter><parameter=z></arg_value></param>", "y": ["</parameter>\n<b>"]}
+
+
+@pytest.mark.parametrize(
+    ("mark", "opening", "close", "call"),
+    [
+        ("<function= <parameter=", "<parameter=%s>\n", "\n</parameter>\n", "<function=f>\n%s</function>"),
+        ("<arg_key>", "<arg_key>%s</arg_key>\n<arg_value>", "</arg_value>\n", "<tool_call>f\n%s</tool_call>"),
+        ("<invoke name=", '<parameter name="%s">', "</parameter>\n", '<invoke name="f">\n%s</invoke>'),
+        ("<param name=", '<param name="%s">', "</param>", '<function name="f">%s</function>'),
+    ],
+)  # fmt: skip
+def test_tags_within_json_are_text_of_it(mark: str, opening: str, close: str, call: str) -> None:
+    values = "".join(opening % key + json.dumps(TAGS) + close for key in ("a", "b"))
+    assert read(form(mark, {}), [call % values]).calls == [("f", {"a": TAGS, "b": TAGS})]
+
+
 @pytest.mark.parametrize(
     ("call", "arguments"),
     [
@@ -98,6 +115,10 @@ def test_what_a_call_says_of_a_value_comes_first() -> None:
         ('f(**{"a b": [1, {"c": null}]}, count=1)', {"a b": [1, {"c": None}], "count": 1}),
         ("f(size=-1.5e3)", {"size": -1500.0}),
         ("f(tags=('a', 'b'))", {"tags": ["a", "b"]}),
+        (
+            r"""f(name='It's "so", \'a\'', tags=['b', 'c'])""",
+            {"name": """It's "so", 'a'""", "tags": ["b", "c"]},
+        ),
     ],
 )
 @pytest.mark.parametrize("mark", ["[func_name1(", "<|tool_list_start|>"])

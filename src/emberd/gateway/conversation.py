@@ -15,14 +15,14 @@ from ..errors import BadRequestError
 from ..models.loaded import ModelText
 from ..text.grammar.answer import Constraint
 from ..text.grammar.arguments import Parameters
-from ..text.grammar.notations import Function, calls, notation_of, text_with_calls
+from ..text.grammar.notations import Function, calls, notation_of, text_with_calls, written
 from ..text.grammar.reply import ReplyRules, bound
 from ..text.grammar.rules import Rules, any_text
 from ..text.reasoning import EFFORTS, Thinking, reasoning_name, thinking_of, with_reasoning_as
 from ..text.reply import PLAIN, ReplyFormat
 from ..text.tokenizer import Tokenizer
 from ..text.tools.body import tools_of
-from ..text.tools.prompt import as_text, has_tool_messages
+from ..text.tools.prompt import as_text, has_tool_messages, with_calls_in_text
 from ..text.tools.syntax import HERMES, tool_support
 
 _TAIL = 32  # tokens at a prompt's end in which an open thinking tag is looked for
@@ -105,7 +105,10 @@ class Conversation:
         unknown = "tool_calls" not in source and has_tool_messages(messages)
         if support is None and (tools or unknown):
             messages, tools = as_text(messages, tools or ()), None
-        elif support is not None and tools and support.variable != "tools":
+        elif support is not None and unknown:
+            notation = notation_of(support.syntax.name, source, in_channels=False)
+            messages = with_calls_in_text(messages, lambda made: written(notation, made))
+        if support is not None and tools and support.variable != "tools":
             variables.setdefault(support.variable, tools)
         if thinking is not None:
             variables = {**thinking.variables(wish.mode, wish.effort), **variables}

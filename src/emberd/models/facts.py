@@ -219,8 +219,8 @@ def _cpu_step_values(model: ModelFile | EncoderFile) -> int:
 
 
 def _cpu_position_values(model: ModelFile | EncoderFile) -> int:
-    if isinstance(model, EncoderFile):
-        return 0
+    if isinstance(model, EncoderFile) or not model.spec.causal:
+        return _position_values(model)
     return _position_values(model) + 2 * model.spec.num_kv_heads * model.spec.head_dim
 
 

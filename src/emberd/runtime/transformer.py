@@ -227,14 +227,11 @@ class Transformer:
             heads = ops.Heads(qkv, v, 0)
         steps += self.projector.project(layer.qkv, normed, outputs, inputs["num_tokens"], rows)
         if spec.whole_qk_norm:
-            at = 0
+            at, eps = 0, spec.norm_eps
             for weight in (layer.q_norm, layer.k_norm):
                 assert weight is not None
-                steps.append(
-                    ops.rms_norm_columns(
-                        self.kernels, qkv, weight, rows=rows, column=at, eps=spec.norm_eps
-                    )
-                )
+                sizes = {"rows": rows, "column": at}
+                steps.append(ops.rms_norm_columns(self.kernels, qkv, weight, eps=eps, **sizes))
                 at += weight.shape[0]
 
         attended = first_rows(scratch.attended, rows)
@@ -250,6 +247,9 @@ class Transformer:
         if quantize and not straight:
             sizes = {"rows": rows, "width": out.floats.shape[1]}
             steps.append(linear.quantize_q8(self.kernels, out.floats, out.q8, **sizes))
+        if (wide := scratch.attended_wide) is not None:
+            out = replace(out, floats=first_rows(wide, rows))
+            steps.append(ops.widen(self.kernels, flat(attended), inputs["num_tokens"], out.floats))
         return out
 
     def _attend_decode(

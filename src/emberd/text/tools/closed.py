@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .body import Json, NotACallError, Piece, Tools, whole_call
@@ -16,6 +16,16 @@ Calls = list[tuple[str, Json]]
 Parse = Callable[[str, Tools], Calls]
 
 _NAME = r"[\w.\-]+"
+_PYTHON_WORDS = {"None": None, "True": True, "False": False}
+_BLANKS = re.compile(r"\s*")
+_CDATA = re.compile(r"\s*<!\[CDATA\[(.*?)\]\]>\s*", re.DOTALL)
+_XML_OPENING = re.compile(r"(?:^|(?<=</parameter>))\s*<parameter=([^>]+)>", re.MULTILINE)
+_XML_CLOSE = re.compile(
+    r"</parameter>(?=\s*(?:<|\Z))|(?=^\s*<parameter=)|(?=</function>)", re.MULTILINE
+)
+_PARAMETER = re.compile(r'<([^<>\s]*param(?:eter)?) name="([^"]+)"([^>]*)>')
+_KEY_VALUE = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>", re.DOTALL)
+_KEY_VALUE_CLOSE = re.compile("</arg_value>")
 
 
 class Closed:
@@ -54,12 +64,8 @@ def xml_calls(text: str, tools: Tools) -> Calls:
         head, _, rest = block.partition(">")
         if not re.fullmatch(_NAME, head.strip()):
             raise NotACallError
-        found = re.findall(
-            r"(?:^|(?<=</parameter>))\s*<parameter=([^>]+)>(.*?)(?:</parameter>(?=\s*(?:<|\Z))|(?=^\s*<parameter=)|(?=</function>)|\Z)",
-            rest,
-            re.DOTALL | re.MULTILINE,
-        )
-        arguments = {key.strip(): _without_frame(value) for key, value in found}
+        found = _values(rest, _XML_OPENING, lambda tag: _XML_CLOSE)
+        arguments = {tag[1].strip(): _without_frame(value) for tag, value in found}
         calls.append((head.strip(), tools.converted(head.strip(), arguments)))
     return calls
 
@@ -70,15 +76,14 @@ def xml_call(text: str, tools: Tools) -> Calls:
 
 
 def invoke_call(text: str, tools: Tools) -> Calls:
-    """`f"><parameter name="a">1</parameter>`, from behind `<invoke name="`; tags may have a prefix."""
+    """`f"><parameter name="a">1</parameter>`, from behind `<invoke name="`; tags may have a prefix, be called
+    `param`, and their text be one of `<![CDATA[…]]>`."""
     match = re.match(rf'({_NAME})"\s*>', text)
     if match is None:
         raise NotACallError
-    found = re.findall(
-        r'<[^<>\s]*parameter name="([^"]+)"([^>]*)>(.*?)(?:</[^<>\s]*parameter>|$)', text, re.DOTALL
-    )
-    texts = {key for key, told, _ in found if 'string="true"' in told}
-    arguments = {key: value for key, _, value in found}
+    found = list(_values(text, _PARAMETER, lambda tag: re.compile(f"</{re.escape(tag[1])}>")))
+    texts = {tag[2] for tag, _ in found if 'string="true"' in tag[3]}
+    arguments = {tag[2]: value for tag, value in found}
     return [(match[1], tools.converted(match[1], arguments, texts))]
 
 
@@ -98,10 +103,35 @@ def key_value_calls(text: str, tools: Tools) -> Calls:
     name = text.partition("<arg_key>")[0].strip()
     if not re.fullmatch(_NAME, name):
         raise NotACallError
-    found = re.findall(
-        r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)(?:</arg_value>|$)", text, re.DOTALL
-    )
-    return [(name, tools.converted(name, {key.strip(): value for key, value in found}))]
+    found = _values(text, _KEY_VALUE, lambda tag: _KEY_VALUE_CLOSE)
+    return [(name, tools.converted(name, {tag[1].strip(): value for tag, value in found}))]
+
+
+def _values(
+    text: str, opening: re.Pattern[str], close: Callable[[re.Match[str]], re.Pattern[str]]
+) -> Iterator[tuple[re.Match[str], str]]:
+    """Opening tags, and the text of each up to the next closing one, or to the end. A tag within a JSON value is
+    text of it, as one within CDATA is."""
+    place = 0
+    while (tag := opening.search(text, place)) is not None:
+        start, pattern = tag.end(), close(tag)
+        quoted = _CDATA.match(text, start)
+        behind = quoted.end() if quoted else _behind_json(text, start)
+        end = pattern.match(text, behind) or pattern.search(text, start)
+        place = end.end() if end else len(text)
+        yield tag, quoted[1] if quoted else text[start : end.start() if end else len(text)]
+
+
+def _behind_json(text: str, start: int) -> int:
+    """Place behind the list, object or text that is written there as JSON, and the blanks behind it; else `start`."""
+    begun = _BLANKS.match(text, start).end()  # type: ignore[union-attr]
+    if text[begun : begun + 1] not in ("{", "[", '"'):
+        return start
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, begun)
+    except (ValueError, RecursionError):
+        return start
+    return _BLANKS.match(text, end).end()  # type: ignore[union-attr]
 
 
 def gemma_calls(text: str, tools: Tools) -> Calls:
@@ -158,7 +188,8 @@ class _Gemma:
         try:
             return json.loads(word[0])
         except ValueError:
-            return word[0].strip()
+            text = word[0].strip()
+            return _PYTHON_WORDS.get(text, text)
 
     def _key(self) -> str:
         match = re.match(

@@ -64,17 +64,34 @@ def _named(head: str, *, or_list: bool = False) -> MakeBody:
 
 _KNOWN_JSON: MakeBody = partial(JsonCalls, known=True)
 _FENCES = ("```json\n{", "```json\n[", "```\n{", "```\n[")
+_OTHER_TAGS = ("<tools>", "<tools>\n", "<function_call>", "<function_call>\n")
+"""That models of the Hermes notation write where they mean `<tool_call>`."""
+
 _NAME = r"\s*(?P<name>[\w.\-]+)\s*"
 _DEEPSEEK_CALL = "<｜tool▁call▁begin｜>"
 
 HERMES = ToolSyntax(
     "hermes",
     openings={"<tool_call>": JsonCalls},
-    closings=("</tool_call>", "```"),
+    closings=("</tool_call>", "```", "</tools>", "</function_call>"),
+    bare=_KNOWN_JSON,
+    bare_starts=("{", "[{", *_FENCES, *(f"{tag}{{" for tag in _OTHER_TAGS)),
+)
+"""Also what the prompt for models without a notation of their own asks for."""
+
+_LFM2 = ToolSyntax(
+    "lfm2",
+    openings={"<|tool_call_start|>": _closed(python_calls, "<|tool_call_end|>", "[")},
+    tokens=("<|tool_call_end|>",),
+)
+
+_LLAMA = ToolSyntax(
+    "llama-json",
+    openings={"<|python_tag|>": JsonCalls, "<|python_start|>": JsonCalls},
+    closings=(";", "<|python_end|>"),
     bare=_KNOWN_JSON,
     bare_starts=("{", "[{", *_FENCES),
 )
-"""Also what the prompt for models without a notation of their own asks for."""
 
 _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
     # A text that only templates of the notation hold; the more special ones first.
@@ -86,7 +103,15 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
                 "<tool_call>": _closed(xml_calls, "</function>", "<function="),
                 "<function=": _closed(xml_call, "</function>"),
             },
-            closings=("</tool_call>",),
+            closings=("</tool_call>", "</seed:tool_call>"),
+            wrappers=("<seed:tool_call>",),
+        ),
+    ),
+    (
+        "<param name=",
+        ToolSyntax(
+            "param",
+            openings={'<function name="': _closed(invoke_call, "</function>")},
         ),
     ),
     (
@@ -125,7 +150,11 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         ToolSyntax(
             "dsml",
             openings={'<｜DSML｜invoke name="': _closed(invoke_call, "</｜DSML｜invoke>")},
-            wrappers=("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
+            wrappers=tuple(
+                f"<{slash}｜DSML｜{name}>"
+                for name in ("function_calls", "tool_calls")
+                for slash in ("", "/")
+            ),
             tokens=("｜DSML｜",),
         ),
     ),
@@ -212,14 +241,9 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
             closings=("<|END_ACTION|>",),
         ),
     ),
-    (
-        "<|tool_list_start|>",
-        ToolSyntax(
-            "lfm2",
-            openings={"<|tool_call_start|>": _closed(python_calls, "<|tool_call_end|>", "[")},
-            tokens=("<|tool_call_end|>",),
-        ),
-    ),
+    ("<|tool_list_start|>", _LFM2),
+    ("<|tool_call_start|>", _LFM2),
+    ("List of tools: [", _LFM2),
     (
         "<|tool_call|>",
         ToolSyntax(
@@ -238,29 +262,36 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         "[func_name1(",
         ToolSyntax(
             "pythonic",
-            openings={"<|python_tag|>": _closed(python_calls, "<|eom_id|>")},
+            openings={
+                "<|python_tag|>": _closed(python_calls, "<|eom_id|>"),
+                "<|python_start|>": _closed(python_calls, "<|python_end|>"),
+            },
+            tokens=("<|python_end|>",),
             bare=PythonList,
             bare_starts=("[",),
         ),
     ),
+    ("<|python_tag|>", _LLAMA),
+    ('{"name": function name, "parameters"', _LLAMA),
     (
-        "<|python_tag|>",
+        "<TOOLCALL>",
+        ToolSyntax("toolcall", openings={"<TOOLCALL>": JsonCalls}, closings=("</TOOLCALL>",)),
+    ),
+    (
+        "<tool_calls>",
         ToolSyntax(
-            "llama-json",
-            openings={"<|python_tag|>": JsonCalls},
-            closings=(";",),
+            "tool-calls",
+            openings={"<tool_calls>": JsonCalls, "<tool_call>": JsonCalls},
+            closings=("</tool_calls>", "</tool_call>"),
             bare=_KNOWN_JSON,
-            bare_starts=("{", "[{", *_FENCES),
+            bare_starts=("{", "[{"),
         ),
     ),
     (
-        '{"name": function name, "parameters"',
+        "<function_calls>",
         ToolSyntax(
-            "llama-json",
-            openings={"<|python_tag|>": JsonCalls},
-            closings=(";",),
-            bare=_KNOWN_JSON,
-            bare_starts=("{", "[{", *_FENCES),
+            "olmo",
+            openings={"<function_calls>": _closed(python_calls, "</function_calls>")},
         ),
     ),
     ("<tool_call>", HERMES),
