@@ -132,6 +132,16 @@ def test_a_body_that_announces_its_size_is_refused_before_it_is_read(make_site: 
     run(work())
 
 
+def test_a_number_of_thousands_of_digits_is_refused_in_the_caller_s_words(
+    make_site: MakeSite,
+) -> None:
+    content = PLAIN[:-1] + b', "seed": ' + b"9" * 5000 + b"}"
+    response = post(make_site(), "/v1/chat/completions", content=content)
+    assert response.status_code == 400
+    message = response.json()["error"]["message"]
+    assert "5000 digits" in message and "sys." not in message
+
+
 def test_large_bodies_are_read_whole(make_site: MakeSite) -> None:
     body = {**CHAT, "metadata": {"note": "é" * 500_000}}
     assert post(make_site(), "/v1/chat/completions", json=body).status_code == 200

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from emberd.errors import BadRequestError
+from emberd.text.messages import linked
 from emberd.text.template import ChatTemplate
 
 Json = dict[str, Any]
@@ -89,3 +90,42 @@ def test_a_refusal_on_purpose_is_told_in_the_template_s_words() -> None:
     )
     with pytest.raises(BadRequestError, match="Describe it!"):
         template.render([HI], [tool()])
+
+
+def called(*names: str, ids: tuple[str, ...] = ()) -> Json:
+    calls: list[Json] = [{"type": "function", "function": {"name": name}} for name in names]
+    for call, id in zip(calls, ids, strict=False):
+        call["id"] = id
+    return {"role": "assistant", "tool_calls": calls}
+
+
+def result(**fields: Any) -> Json:
+    return {"role": "tool", "content": "r", **fields}
+
+
+def test_calls_without_ids_get_some_and_results_those_of_their_call() -> None:
+    messages = [
+        HI,
+        called("f", "g", "f"),
+        result(name="g"),
+        result(name="f"),
+        result(),
+        called("g"),
+        result(name="other"),
+        result(name="f"),
+    ]
+    given = linked(messages)
+    ids = [call["id"] for message in (given[1], given[5]) for call in message["tool_calls"]]
+    assert len(set(ids)) == 4 and all(len(id) == 9 and id.isalnum() for id in ids)
+    first, second, third, last = ids
+    told = [(m.get("tool_call_id"), m.get("name")) for m in given if m["role"] == "tool"]
+    assert told == [(second, "g"), (first, "f"), (third, "f"), (last, "other"), (None, "f")]
+    assert linked(messages[:4]) == given[:4]  # what comes later changes nothing of it
+    assert linked(given) == given
+
+
+def test_ids_that_were_sent_stay() -> None:
+    messages = [called("f", "g", ids=("a", "b")), result(tool_call_id="b"), result()]
+    given = linked(messages)
+    assert given[:2] == messages[:2]
+    assert given[2]["tool_call_id"] == "a"

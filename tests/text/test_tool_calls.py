@@ -503,7 +503,9 @@ def test_the_generic_prompt_puts_tools_calls_and_results_into_text() -> None:
 
 
 @pytest.mark.slow
-def test_broken_calls_of_every_notation_end_without_a_crash(rng: np.random.Generator) -> None:
+def test_broken_calls_of_every_notation_are_read_alike_however_they_are_cut(
+    rng: np.random.Generator,
+) -> None:
     """Replies with characters dropped, doubled and swapped: every part still has its order."""
     for notation, reply, _, _ in WRITTEN:
         for _ in range(20):
@@ -516,8 +518,38 @@ def test_broken_calls_of_every_notation_end_without_a_crash(rng: np.random.Gener
                     characters[place] *= 2
                 else:
                     characters[place] = chr(rng.integers(32, 127))
+            broken = "".join(characters)
             for cut in (False, True):
-                read(form_of(notation), characters, cut=cut)
+                found = [read(form_of(notation), p, cut=cut) for p in cuts(broken, rng)]
+                told = [(one.text, one.names, one.arguments) for one in found]
+                assert told[1:] == told[:-1], broken
+
+
+@pytest.mark.parametrize(
+    ("reply", "text", "names", "arguments"),
+    [
+        (
+            '<tool_call>{"name": "clock", "arguments": {}, oops}}</tool_call>\nSo.',
+            "So.",
+            ["clock"],
+            ["{}"],
+        ),
+        (
+            '<tool_call>[{"name": "clock"}, {"name: 5}] {"a": </tool_call> <tool_call>{"name": "clock"}</tool_call>',
+            "",
+            ["clock", "clock"],
+            ["{}", "{}"],
+        ),
+        ('{"name": "clock", "price": 5}', '{"name": "clock", "price": 5}', [], []),
+        ('<tool_call>{"name": "clock", arguments}', '<tool_call>{"name": "clock", arguments}', [], []),
+    ],
+)  # fmt: skip
+def test_what_breaks_behind_a_call_is_dropped_up_to_the_next_tag(
+    reply: str, text: str, names: list[str], arguments: list[str], rng: np.random.Generator
+) -> None:
+    for pieces in cuts(reply, rng):
+        found = read(form_of("hermes"), pieces)
+        assert (found.text, found.names, found.arguments) == (text, names, arguments)
 
 
 def test_a_syntax_has_no_mark_twice() -> None:

@@ -53,6 +53,34 @@ def normalised(messages: Sequence[Mapping[str, Any]], *, developer_role: bool) -
     return conversation
 
 
+def linked(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """With an id for each call that came without, as Ollama's clients send them, and for its result: that of the
+    name, or the next one."""
+    result: list[Mapping[str, Any]] = []
+    waiting: dict[str, str] = {}  # calls without a result: id, name
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            waiting = {}
+            named: list[Any] = []
+            for call in calls:
+                function = call.get("function") if isinstance(call, Mapping) else None
+                if isinstance(function, Mapping):
+                    id = call.get("id") or f"call{len(result):03}{len(named) % 100:02}"
+                    waiting[id] = function.get("name", "")
+                    call = {**call, "id": id}
+                named.append(call)
+            message = {**message, "tool_calls": named}
+        elif message.get("role") == "tool":
+            id = message.get("tool_call_id")
+            if id is None and waiting:
+                name = message.get("name")
+                id = next((one for one in waiting if waiting[one] == name), next(iter(waiting)))
+                message = {"name": waiting[id], **message, "tool_call_id": id}
+            waiting.pop(id or "", None)
+        result.append(message)
+    return result
+
+
 def check_depth(value: Any, where: str) -> None:
     """Raises `BadRequestError` where lists and objects are nested deeper than `MAX_DEPTH`."""
     level = [value]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,7 +23,12 @@ _DEEPEST = 16  # references and options that are followed
 
 
 class NotACallError(Exception):
-    """The text only begins like a call."""
+    """The text only begins like a call. `pieces`: what of it was certain all the same, `rest`: the text behind
+    the place where it broke."""
+
+    def __init__(self, pieces: Sequence[Piece] = (), rest: str = "") -> None:
+        super().__init__()
+        self.pieces, self.rest = pieces, rest
 
 
 @dataclass(frozen=True, slots=True)

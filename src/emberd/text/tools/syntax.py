@@ -300,10 +300,12 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ToolSupport:
-    """What a template knows of tools: `variable` is the name under which it reads them."""
+    """What a template knows of tools: `variable` is the name under which it reads them; `one_call`: it refuses
+    past messages with more than one call (Llama 3's), so a reply must not have more."""
 
     variable: str
     syntax: ToolSyntax
+    one_call: bool = False
 
 
 @lru_cache(maxsize=64)
@@ -314,4 +316,4 @@ def tool_support(template: str) -> ToolSupport | None:
     if variable is None:
         return None
     syntax = next((syntax for mark, syntax in _SYNTAXES if mark in template), HERMES)
-    return ToolSupport(variable, syntax)
+    return ToolSupport(variable, syntax, one_call="single tool-calls" in template)
