@@ -252,6 +252,13 @@ BAD_METADATA = {
 }
 
 
+def test_a_scale_that_leaves_nothing_of_positions_is_refused(path: Path) -> None:
+    metadata = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 1e-30}
+    assert "'llama.rope.scaling.factor' is 1e-30" in refusal(path, metadata=metadata)
+    metadata["llama.rope.scaling.factor"] = 0.5
+    assert open_model(random_model(path, metadata=metadata)).spec.layers[0].rope_scale == 0.5
+
+
 def test_dense_architectures_refuse_experts(path: Path) -> None:
     message = refusal(path, "qwen3", metadata={"qwen3.expert_count": 8})
     assert "'qwen3.expert_count' is 8; mixtures of experts are not supported" in message
