@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -38,13 +39,23 @@ MODEL_FILES = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start whole daemons take time."""
-    for item in items:
-        if (
+    """Tests that start whole daemons take time, and so do long tables of cases: the quick group has every fourth."""
+    tests = [item.nodeid.partition("[")[0] for item in items]
+    num_cases, places = Counter(tests), Counter[str]()
+    chosen = {test for test, item in zip(tests, items, strict=True) if _is_slow(item)}
+    for test, item in zip(tests, items, strict=True):
+        starts_daemons = (
             item.path.parent.name in {"end_to_end", "clients"}
             or item.path.stem == "test_cli_daemon"
-        ):
+        )
+        left_out = num_cases[test] > 4 and places[test] % 4 and test not in chosen
+        if starts_daemons or (left_out and item.path.parent.name != "tests"):
             item.add_marker(pytest.mark.slow)
+        places[test] += 1
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
 
 
 def pytest_collection_finish() -> None:

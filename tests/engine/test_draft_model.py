@@ -84,10 +84,8 @@ def random_request(
     return GenerateRequest(name, prompt, params, cache_salt=salt)
 
 
-@pytest.mark.parametrize(
-    "steps_in_flight",
-    [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
 def test_no_token_is_another_for_it(rng: np.random.Generator, steps_in_flight: int) -> None:
     """Arrivals, cancels, preemption by the engine and by hand, stop tokens; pools of both models that are too small."""
     counts = np.zeros(2, np.int64)  # of right guesses, of those put back

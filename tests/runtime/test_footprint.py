@@ -185,6 +185,7 @@ def test_texts_of_an_encoder_are_as_long_as_a_binding_holds(tmp_path: Path) -> N
     assert told.verdict == "does not fit" and str(token * spec.context_length) in told.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ffn", [64, 96, 1024, 1021])
 @pytest.mark.parametrize("sizes", [{}, {"width": 601}, {"heads": 1, "kv_heads": 1, "head_dim": 2}])
 @pytest.mark.parametrize(
