@@ -19,12 +19,16 @@ _NAME = r"[\w.\-]+"
 _PYTHON_WORDS = {"None": None, "True": True, "False": False}
 _BLANKS = re.compile(r"\s*")
 _CDATA = re.compile(r"\s*<!\[CDATA\[(.*?)\]\]>\s*", re.DOTALL)
-_XML_OPENING = re.compile(r"(?:^|(?<=</parameter>))\s*<parameter=([^>]+)>", re.MULTILINE)
+_LINE = r"^(?:(?<!\s\n)\s*|[^\S\n]*)"
+"""A line's beginning and blanks, also of the lines behind it; not from each of many blank lines on."""
+
+_XML_FUNCTION = re.compile(rf"{_LINE}<function=", re.MULTILINE)
+_XML_OPENING = re.compile(rf"(?:{_LINE}|(?<=</parameter>)\s*)<parameter=([^>]+)>", re.MULTILINE)
 _XML_CLOSE = re.compile(
-    r"</parameter>(?=\s*(?:<|\Z))|(?=^\s*<parameter=)|(?=</function>)", re.MULTILINE
+    rf"</parameter>(?=\s*(?:<|\Z))|(?={_LINE}<parameter=)|(?=</function>)", re.MULTILINE
 )
 _PARAMETER = re.compile(r'<([^<>\s]*param(?:eter)?) name="([^"]+)"([^>]*)>')
-_KEY_VALUE = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>", re.DOTALL)
+_KEY_VALUE = re.compile(r"<arg_key>((?:(?!</?arg_key>).)*)</arg_key>\s*<arg_value>", re.DOTALL)
 _KEY_VALUE_CLOSE = re.compile("</arg_value>")
 
 
@@ -60,7 +64,7 @@ def xml_calls(text: str, tools: Tools) -> Calls:
     """`<function=f>\\n<parameter=a>\\n1\\n</parameter>\\n</function>`, also without its first tag's beginning."""
     calls = []
     # Tags stand at the beginning of a line; within a JSON text there is none.
-    for block in re.split(r"^\s*<function=", text, flags=re.MULTILINE)[1:]:
+    for block in _XML_FUNCTION.split(text)[1:]:
         head, _, rest = block.partition(">")
         if not re.fullmatch(_NAME, head.strip()):
             raise NotACallError

@@ -14,9 +14,12 @@ from .body import Json, NotACallError, Piece, Tools, whole_call
 
 _NAME = r"[\w.\-]+"
 _WORDS = {"true": True, "false": False, "null": None}
-_LONG = r"""\"{3}(?:\\.|[^\\])*?\"{3}|'{3}(?:\\.|[^\\])*?'{3}"""
-_TEXT = rf"""{_LONG}|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'"""
-_LENIENT = r"""(?P<quote>["'])(?P<inner>(?:\\.|[^\\])*?)(?P=quote)(?=\s*(?:[,)\]}:]|\Z))"""
+_END = r"\\?\Z"
+"""A text that nothing closes is one up to the end, so that this is looked for once."""
+
+_LONG = rf"""\"{{3}}(?:\\.|[^\\])*?(?:\"{{3}}|{_END})|'{{3}}(?:\\.|[^\\])*?(?:'{{3}}|{_END})"""
+_TEXT = rf"""{_LONG}|"(?:\\.|[^"\\])*(?:"|{_END})|'(?:\\.|[^'\\])*(?:'|{_END})"""
+_LENIENT = rf"""(?P<quote>["'])(?P<inner>(?:\\.|[^\\])*?)(?:(?P=quote)(?=\s*(?:[,)\]}}:]|\Z))|(?P<open>{_END}))"""
 """A text with its own quotes in it, as some templates teach: up to a quote that something of Python's follows."""
 
 
@@ -81,6 +84,8 @@ def _calls(text: str, tools: Tools, pattern: re.Pattern[str]) -> list[tuple[str,
             return f"_{len(names) - 1}"
         if pattern is _STRICTLY:
             return _ESCAPE.sub(_escaped, match["text"])
+        if match["open"] is not None:
+            raise NotACallError
         quote, inner = match["quote"], _ESCAPE.sub(_escaped, match["inner"])
         return quote + re.sub(rf"\\.|{quote}", lambda one: one[0].rjust(2, "\\"), inner) + quote
 
@@ -92,7 +97,7 @@ def _calls(text: str, tools: Tools, pattern: re.Pattern[str]) -> list[tuple[str,
             raise NotACallError
         listed = [value.elts if isinstance(value, ast.List) else [value] for value in values]
         return [_call(node, names, tools) for nodes in listed for node in nodes]
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, TypeError, IndexError, RecursionError, MemoryError):
         raise NotACallError from None
 
 
