@@ -31,6 +31,7 @@ class Shape:
     decode_rows: int  # 0: no decode attention
     tiles: int  # 0: no prefill attention
     splits: int = 1  # workgroups that may share a decode row's context
+    near: bool = False  # of decode attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +152,13 @@ class Transformer:
         `after`: the step is of this shape, so that its `body` may have left the input.
         """
         weights, scratch = self.weights, self.scratch
+        normed, logits = first_rows(scratch.last_normed, rows), first_rows(scratch.logits, rows)
         if after is not None and self.head_is_ahead(after):
             left = self.projector.int8(scratch.next_input, after.tokens)
-            given = Input(first_rows(scratch.last_normed, rows), replace(left, rows=hidden_rows))
-            logits = first_rows(scratch.logits, rows)
+            given = Input(normed, replace(left, rows=hidden_rows))
             steps = self.projector.project(weights.output, given, [(logits, 0)], count, rows)
             return steps + self._finish(logits, rows)
-        last = Input(
-            first_rows(scratch.last_normed, rows), self.projector.int8(scratch.last_normed_q8, rows)
-        )
+        last = Input(normed, self.projector.int8(scratch.last_normed_q8, rows))
         steps = norm_rows(
             self.kernels,
             scratch.hidden,
@@ -170,7 +169,6 @@ class Transformer:
             rows=rows,
             eps=weights.spec.norm_eps,
         )
-        logits = first_rows(scratch.logits, rows)
         steps += self.projector.project(weights.output, last, [(logits, 0)], count, rows)
         return steps + self._finish(logits, rows)
 
@@ -274,6 +272,7 @@ class Transformer:
             inputs["num_decode_rows"],
             rows=shape.decode_rows,
             splits=shape.splits,
+            near=shape.near,
             block_size=self.cache.block_size,
             window=self.weights.spec.layers[index].window,
             scale=self.weights.spec.attention_scale,
