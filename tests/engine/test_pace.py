@@ -247,7 +247,11 @@ def test_a_closed_loop_of_short_prompts_loses_little_of_the_speed(
     ("points", "slower"),
     [
         ([(1, 0.66e-3), (16, 1.6e-3), (64, 4.7e-3), (512, 19.4e-3)], 3.7),
-        ([(1, 2.26e-3), (16, 7.9e-3), (64, 20.9e-3), (512, 112.6e-3)], 2.6),
+        pytest.param(
+            [(1, 2.26e-3), (16, 7.9e-3), (64, 20.9e-3), (512, 112.6e-3)],
+            2.6,
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["1B", "8B"],
 )

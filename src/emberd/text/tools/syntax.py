@@ -12,6 +12,8 @@ from functools import lru_cache, partial
 from ..sandbox import variables_of
 from .body import MakeBody
 from .closed import (
+    KEY_VALUE,
+    XML_VALUE,
     Closed,
     gemma_calls,
     invoke_call,
@@ -21,7 +23,7 @@ from .closed import (
     xml_calls,
 )
 from .json_calls import JsonCalls, NamedJson
-from .python_calls import PythonList, python_calls
+from .python_calls import JsonOrPython, PythonList, python_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,10 @@ class ToolSyntax:
         return replace(self, bare=bare, bare_starts=("{",) if with_bare else (), bare_once=True)
 
 
-def _closed(parse: object, close: str, start: str = "") -> MakeBody:
-    return lambda tools: Closed(tools, parse, close, start)  # type: ignore[arg-type]
+def _closed(
+    parse: object, close: str, start: str = "", value: tuple[str, str] = ("", "")
+) -> MakeBody:
+    return lambda tools: Closed(tools, parse, close, start, value)  # type: ignore[arg-type]
 
 
 def _named(head: str, *, or_list: bool = False) -> MakeBody:
@@ -89,8 +93,8 @@ _LLAMA = ToolSyntax(
     "llama-json",
     openings={"<|python_tag|>": JsonCalls, "<|python_start|>": JsonCalls},
     closings=(";", "<|python_end|>"),
-    bare=_KNOWN_JSON,
-    bare_starts=("{", "[{", *_FENCES),
+    bare=JsonOrPython,
+    bare_starts=("{", "[", *_FENCES),
 )
 
 _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
@@ -100,8 +104,8 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         ToolSyntax(
             "xml",
             openings={
-                "<tool_call>": _closed(xml_calls, "</function>", "<function="),
-                "<function=": _closed(xml_call, "</function>"),
+                "<tool_call>": _closed(xml_calls, "</function>", "<function=", XML_VALUE),
+                "<function=": _closed(xml_call, "</function>", value=XML_VALUE),
             },
             closings=("</tool_call>", "</seed:tool_call>"),
             wrappers=("<seed:tool_call>",),
@@ -111,7 +115,11 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         "<param name=",
         ToolSyntax(
             "param",
-            openings={'<function name="': _closed(invoke_call, "</function>")},
+            openings={
+                '<function name="': _closed(
+                    invoke_call, "</function>", value=("<param name=", "</param>")
+                )
+            },
         ),
     ),
     (
@@ -140,7 +148,11 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         "<invoke name=",
         ToolSyntax(
             "invoke",
-            openings={'<invoke name="': _closed(invoke_call, "</invoke>")},
+            openings={
+                '<invoke name="': _closed(
+                    invoke_call, "</invoke>", value=("<parameter name=", "</parameter>")
+                )
+            },
             closings=("</minimax:tool_call>",),
             wrappers=("<minimax:tool_call>",),
         ),
@@ -149,7 +161,13 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         "｜DSML｜",
         ToolSyntax(
             "dsml",
-            openings={'<｜DSML｜invoke name="': _closed(invoke_call, "</｜DSML｜invoke>")},
+            openings={
+                '<｜DSML｜invoke name="': _closed(
+                    invoke_call,
+                    "</｜DSML｜invoke>",
+                    value=("<｜DSML｜parameter name=", "</｜DSML｜parameter>"),
+                )
+            },
             wrappers=tuple(
                 f"<{slash}｜DSML｜{name}>"
                 for name in ("function_calls", "tool_calls")
@@ -170,7 +188,7 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         "<arg_key>",
         ToolSyntax(
             "key-value",
-            openings={"<tool_call>": _closed(key_value_calls, "</tool_call>")},
+            openings={"<tool_call>": _closed(key_value_calls, "</tool_call>", value=KEY_VALUE)},
         ),
     ),
     (
