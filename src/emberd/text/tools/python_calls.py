@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .body import Json, NotACallError, Piece, Tools, whole_call
+from .body import Body, Json, NotACallError, Piece, Tools, whole_call
+from .json_calls import JsonCalls
 
 _NAME = r"[\w.\-]+"
 _WORDS = {"true": True, "false": False, "null": None}
@@ -62,6 +63,31 @@ class PythonList:
         if not calls or any(name not in self._tools.schemas for name, _ in calls):
             raise NotACallError
         return [piece for name, arguments in calls for piece in whole_call(name, arguments)]
+
+
+class JsonOrPython:
+    """Calls without a tag as JSON, or as a list of Python's: Llama's models write both, whatever they are told."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._held = ""
+        self._body: Body | None = None
+
+    def push(self, text: str) -> tuple[list[Piece], str | None]:
+        if self._body is None:
+            self._held += text
+            begun = self._held.replace("[", "", 1).lstrip()
+            if not begun:
+                return [], None
+            is_json = begun[0] in "{[" or self._held.lstrip()[0] != "["
+            self._body = JsonCalls(self._tools, known=True) if is_json else PythonList(self._tools)
+            text = self._held
+        return self._body.push(text)
+
+    def finish(self) -> list[Piece]:
+        if self._body is None:
+            raise NotACallError
+        return self._body.finish()
 
 
 def python_calls(text: str, tools: Tools) -> list[tuple[str, Json]]:
