@@ -55,6 +55,7 @@ class ChatTemplate:
         self._fault: str | None = None
         if len(source) > MAX_SOURCE:
             self._fault = f"This model's chat template is {len(source)} characters long; at most {MAX_SOURCE} are read."
+            self.source = ""  # nothing is looked for in it either
             return
         try:
             self._strict = compiled(source, clock, may_append=False)
