@@ -1,8 +1,10 @@
-"""Rows that end in drafted tokens: what any runner must answer to them, without an engine and under one."""
+"""Drafted tokens: what any runner must answer to rows that end in them, and engines that guess against lone runs."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from batches import Row, make_batch
 from emberd.engine import Engine
 from emberd.engine.draft_model import DraftModel
 from emberd.protocol import GenerateRequest, Runner, SamplingParams, TokenTable
+from fakes import NextToken, lone_run
 
 
 def plainly(
@@ -109,13 +112,80 @@ def by_engine(
     """All together: the tokens of each, and how many guesses were right. Every step costs the same."""
     engine = Engine(runner, clock=itertools.count().__next__, speculate=speculate, draft=draft)
     engine.use_table(BYTES)
-    found: dict[str, list[int]] = {request.request_id: [] for request in requests}
-    num_right = 0
+    found = run_all(engine, requests)
+    return {name: list(ids) for name, (ids, *_) in found.items()}, sum(
+        right for *_, right in found.values()
+    )
+
+
+class Told(NamedTuple):
+    """All that an engine told of a request."""
+
+    token_ids: tuple[int, ...] = ()
+    finish_reason: str | None = None
+    num_drafted: int = 0
+    num_accepted: int = 0
+
+
+def run_all(engine: Engine, requests: list[GenerateRequest]) -> dict[str, Told]:
+    """Added together and run to their end."""
+    found = {request.request_id: Told() for request in requests}
     for request in requests:
         engine.add(request)
     while engine.has_work:
         for update in engine.step().updates:
-            found[update.request_id] += update.token_ids
-            num_right += update.num_accepted
+            told = found[update.request_id]
+            found[update.request_id] = Told(
+                told.token_ids + update.token_ids,
+                update.finish_reason,
+                told.num_drafted + update.num_drafted,
+                told.num_accepted + update.num_accepted,
+            )
         engine.check_integrity()
-    return found, num_right
+    return found
+
+
+def in_company(
+    rng: np.random.Generator,
+    engine: Engine,
+    make_request: Callable[[str, list[tuple[int, ...]]], GenerateRequest],
+    next_token: NextToken,
+    count: int,
+    preempt: float = 0.0,
+) -> tuple[int, int]:
+    """`count` requests that come by chance, of which a fifth may be cancelled; each step one is put back by hand with
+    the probability `preempt`. Each must get what it gets alone. How many guesses were right, how many were put back.
+
+    `make_request` gets a name and the texts of those before.
+    """
+    expected, got, ended, to_cancel, texts = {}, {}, {}, {}, []
+    num_steps = num_right = num_preempted = 0
+    while len(expected) < count or engine.has_work:
+        if len(expected) < count and rng.random() < 0.3:
+            name = f"r{len(expected)}"
+            request = make_request(name, texts)
+            expected[name] = lone_run(request, next_token, engine.context_length)
+            texts.append(request.token_ids + expected[name][0])
+            got[name] = []
+            engine.add(request)
+            if rng.random() < 0.2:
+                to_cancel[num_steps + int(rng.integers(40))] = name
+        if num_steps in to_cancel:
+            engine.cancel(to_cancel[num_steps])
+        if rng.random() < preempt:
+            num_preempted += engine.preempt(None) is not None
+        for update in engine.step().updates:
+            got[update.request_id] += update.token_ids
+            num_right += update.num_accepted
+            assert update.num_accepted <= min(update.num_drafted, len(update.token_ids))
+            if update.finish_reason:
+                ended[update.request_id] = update.finish_reason
+        engine.check_integrity()
+        num_steps += 1
+        assert num_steps < 20_000, "a sequence does not get on"
+    for name, (token_ids, reason) in expected.items():
+        if ended[name] == "cancelled":
+            assert tuple(got[name]) == token_ids[: len(got[name])]
+        else:
+            assert (tuple(got[name]), ended[name]) == (token_ids, reason)
+    return num_right, num_preempted

@@ -1,14 +1,17 @@
-"""What llama.cpp says of a model file: log-probabilities of every token behind each part of a prompt, and embeddings.
+"""What llama.cpp says of a model file: log-probabilities of every token behind each part of a prompt, embeddings, ids
+of texts.
 
 Through `xllamacpp`, which is llama.cpp as a Python package. It shares nothing with emberd.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import socket
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -24,7 +27,7 @@ def expected_logprobs(
     It tells nothing where it takes a token that ends the text or is part of a character, so it must not take one;
     that changes what it takes and not the log-probabilities.
     """
-    xllamacpp = pytest.importorskip("xllamacpp", reason="llama.cpp (xllamacpp) is not installed")
+    xllamacpp = _xllamacpp()
     params = _params(xllamacpp, path, context)
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
     server = xllamacpp.Server(params)
@@ -47,11 +50,27 @@ def expected_logprobs(
     return rows
 
 
+def expected_ids(
+    path: Path, texts: Iterable[str], *, add_special: bool = False, parse_special: bool = False
+) -> list[list[int]]:
+    """Token ids of each text."""
+    xllamacpp = _xllamacpp()
+    params = _params(xllamacpp, path, 256)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        params.port = free.getsockname()[1]
+    server = xllamacpp.Server(params)  # listens on that port until it is let go
+    asked = {"add_special": add_special, "parse_special": parse_special}
+    with httpx.Client(base_url=server.listening_address, trust_env=False) as http:
+        answers = [http.post("/tokenize", json={"content": text, **asked}) for text in texts]
+    return [answer.raise_for_status().json()["tokens"] for answer in answers]
+
+
 def expected_vectors(
     path: Path, inputs: Sequence[str | Sequence[int]], *, context: int = 256
 ) -> list[NDArray[np.float64]]:
     """The embedding of each text, or of token ids as they are, not normalised."""
-    xllamacpp = pytest.importorskip("xllamacpp", reason="llama.cpp (xllamacpp) is not installed")
+    xllamacpp = _xllamacpp()
     params = _params(xllamacpp, path, context)
     params.n_batch = params.n_ubatch = context
     params.embedding, params.embd_normalize = True, -1
@@ -61,6 +80,10 @@ def expected_vectors(
         for one in inputs
     ]
     return [np.array(answer["data"][0]["embedding"]) for answer in answers]
+
+
+def _xllamacpp() -> Any:
+    return pytest.importorskip("xllamacpp", reason="llama.cpp (xllamacpp) is not installed")
 
 
 def _params(xllamacpp: Any, path: Path, context: int) -> Any:

@@ -120,7 +120,10 @@ def make_plans(
             if key.decode_rows:
                 context = min(context, spec.context_length)
                 splits = buffers.transformer.decode_splits(key.decode_rows, context)
-                keys.add(key._replace(splits=splits))
+                near = not key.prefill and buckets.decode_near(
+                    rows=key.decode_rows, context=context
+                )
+                keys.add(key._replace(splits=splits, near=near))
     for key in keys:
         plans.get(key)
     for mode in range(16):

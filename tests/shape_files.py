@@ -41,6 +41,8 @@ def shape_file(path: Path, shape: LlamaShape) -> Path:
     writer.add_rope_dimension_count(shape.head_dim)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(shape.vocab)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(["a"])
 
     def add(name: str, *dims: int, kind: str = "Q4_K") -> None:
         quant = GGMLQuantizationType[kind]
@@ -67,6 +69,60 @@ def shape_file(path: Path, shape: LlamaShape) -> Path:
             ("ffn_down", shape.width, shape.ffn),
         ):
             add(f"{prefix}{name}.weight", rows, cols)
+    return _written(writer, path)
+
+
+def embedding_gemma_file(path: Path) -> Path:
+    """EmbeddingGemma 300M in Q8_0, as llama.cpp's converter writes it."""
+    width, ffn, heads, head_dim, inner = 768, 1152, 3, 256, 3072
+    name = "gemma-embedding"
+    writer = gguf.GGUFWriter(path, name)
+    writer.add_block_count(24)
+    writer.add_context_length(2048)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(ffn)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(1)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(1e6)
+    writer.add_sliding_window(512)
+    writer.add_pooling_type(gguf.PoolingType.MEAN)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(["a"])
+    writer.add_token_scores([0.0])
+    for dense, size_in, size_out in (("dense_2", width, inner), ("dense_3", inner, width)):
+        writer.add_uint32(f"{name}.{dense}_feat_in", size_in)
+        writer.add_uint32(f"{name}.{dense}_feat_out", size_out)
+
+    def add(name: str, *dims: int) -> None:
+        quant = GGMLQuantizationType.Q8_0 if len(dims) > 1 else GGMLQuantizationType.F32
+        block, nbytes = gguf.GGML_QUANT_SIZES[quant]
+        size = prod(dims) // block * nbytes
+        writer.add_tensor_info(f"{name}.weight", dims, np.dtype("float32"), size, raw_dtype=quant)
+
+    add("token_embd", 262144, width)
+    add("output_norm", width)
+    add("dense_2", inner, width)
+    add("dense_3", width, inner)
+    for layer in range(24):
+        prefix = f"blk.{layer}."
+        for norm in ("attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm"):
+            add(prefix + norm, width)
+        for norm in ("attn_q_norm", "attn_k_norm"):
+            add(prefix + norm, head_dim)
+        add(prefix + "attn_q", heads * head_dim, width)
+        add(prefix + "attn_k", head_dim, width)
+        add(prefix + "attn_v", head_dim, width)
+        add(prefix + "attn_output", width, heads * head_dim)
+        add(prefix + "ffn_gate", ffn, width)
+        add(prefix + "ffn_up", ffn, width)
+        add(prefix + "ffn_down", width, ffn)
+    return _written(writer, path)
+
+
+def _written(writer: gguf.GGUFWriter, path: Path) -> Path:
     sizes = [
         gguf.GGUFWriter.ggml_pad(t.nbytes, 32) for part in writer.tensors for t in part.values()
     ]

@@ -16,7 +16,10 @@ from typing import Any, TypeVar
 import httpx
 import numpy as np
 import uvicorn
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from numpy.typing import NDArray
+from starlette.routing import Route
 
 from emberd.config import Config
 from emberd.errors import ModelLoadError, WorkerDiedError
@@ -50,6 +53,19 @@ SCRIPTS: dict[str, Sequence[str | bytes | int]] = {
 """What the model answers to a conversation that ends in the letter; "e" goes on for ever."""
 
 
+class Brief:
+    """asyncio for uvicorn, whose pauses of 0.1 s at each end of a server are most of what a test of one takes."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 20)
+
+
+uvicorn.server.asyncio = Brief()  # type: ignore[assignment]
+
+
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a test's coroutine; nothing here takes long."""
     return asyncio.run(asyncio.wait_for(work, 20))
@@ -57,7 +73,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 def write_model(path: Path, **options: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    return script_model(path, SCRIPTS, endless="e", context_length=CONTEXT, **options)
+    return script_model(path, SCRIPTS, endless="e", context_length=CONTEXT, ffn=64, **options)
 
 
 @dataclass(eq=False)
@@ -74,6 +90,7 @@ class FakeWorker:
     requests: list[GenerateRequest] = field(default_factory=list)
     embeds: list[EmbedRequest] = field(default_factory=list)
     running: set[str] = field(default_factory=set)
+    num_tokens: int = 0  # generated, of all requests
     cancelled: list[str] = field(default_factory=list)
     prefilled: asyncio.Event = field(default_factory=asyncio.Event)  # cleared: prompts are read
 
@@ -105,6 +122,7 @@ class FakeWorker:
                 if not self.alive:
                     raise WorkerDiedError("the worker of 'fake' ended with code -9")
                 before, last, count = last, self.chosen(last, params), count + 1
+                self.num_tokens += 1
                 stopped = last in params.stop_token_ids and not params.ignore_eos
                 reason = "stop" if stopped else "length" if count >= params.max_tokens else None
                 finished = reason is not None
@@ -252,10 +270,30 @@ class Site:
             server.leave()
             await task
 
+    @contextlib.asynccontextmanager
+    async def http(self, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+        """A client of a server on a free port; without TLS, whose certificates take longer to read than most tests."""
+        async with (
+            self.listening() as (url, _),
+            httpx.AsyncClient(base_url=url, verify=False, trust_env=False, **options) as client,
+        ):
+            yield client
+
     async def until(self, condition: Any) -> None:
         """Wait until `condition()` holds; the test's own time limit ends it."""
         while not condition():
             await asyncio.sleep(0.005)
+
+
+def routes(app: FastAPI) -> set[tuple[str, str]]:
+    """Every method and path that the application answers, parameters filled in."""
+    found = set()
+    for route in app.routes:
+        assert isinstance(route, Route | APIRoute), route
+        path = route.path.replace("{name:path}", "a/b:c").replace("{digest}", "sha256:0")
+        path = path.replace("{", "").replace("}", "")
+        found |= {(method, path) for method in route.methods or ()}
+    return found
 
 
 def refused() -> Exception:

@@ -55,6 +55,7 @@ def test_table_lines_up_its_columns(load: Any, capsys: pytest.CaptureFixture[str
     ]
 
 
+@pytest.mark.slow
 def test_engine_measures_a_tiny_model_on_the_cpu(tmp_path: Path) -> None:
     model = random_model(tmp_path / "tiny.gguf", quant="Q8_0", layers=1)
     sizes = ("--prompt-tokens", 5, "--new-tokens", 3, "--prefill", 9, "--context", 20)

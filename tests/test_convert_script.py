@@ -110,6 +110,7 @@ def test_the_file_is_the_encoder(tmp_path: Path, folder: Path, tiny: TinyEncoder
     encoder.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "change", "words"),
     [

@@ -26,6 +26,7 @@ def logits_of(path: Path, token_ids: list[int]) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_silent_layers_leave_what_the_first_ones_say(
     load: Any, tmp_path: Path, rng: np.random.Generator
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -154,6 +155,9 @@ def byte_vocab(
 
 # Chain model
 
+# What is multiplied by zero in the end; it only must not be special.
+_NOISE = np.random.default_rng(0).normal(0, 0.02, (VOCAB_SIZE, VOCAB_SIZE)).astype(np.float32)
+
 
 def chain_model(
     path: Path,
@@ -178,9 +182,6 @@ def chain_model(
     for last in range(width):
         for following, logit in transitions.get(last, {EOS: SURE}).items():
             logits[following, last] = logit
-    rng = np.random.default_rng(0)
-    # The matrices below are multiplied by zero in the end; they only must not be special.
-    noise = rng.normal(0, 0.02, (width, width)).astype(np.float32)
     zeros, ones = np.zeros((width, width), np.float32), np.ones(width, np.float32)
     tensors: dict[str, Tensor] = {
         "token_embd.weight": np.eye(width, dtype=np.float32) * np.float32(root),
@@ -192,9 +193,9 @@ def chain_model(
         "blk.0.ffn_down.weight": np.zeros((width, ffn), np.float32),
     }
     for name in ("attn_q", "attn_k", "attn_v"):
-        tensors[f"blk.0.{name}.weight"] = noise
+        tensors[f"blk.0.{name}.weight"] = _NOISE
     for name in ("ffn_gate", "ffn_up"):
-        tensors[f"blk.0.{name}.weight"] = np.resize(noise, (ffn, width))
+        tensors[f"blk.0.{name}.weight"] = np.resize(_NOISE, (ffn, width))
     sizes = _sizes("llama", "chain", 1, width, ffn, 8, 8, 64, context_length)
     return write_gguf(path, sizes | vocab.metadata() | dict(metadata or {}), tensors)
 
@@ -271,11 +272,34 @@ def random_model(
     Matrices are `quant` (see `random_rows`), norms and biases F32. `metadata` and `tensors` replace
     entries, or drop them with None.
     """
-    rng = np.random.default_rng(seed)
     vocab = vocab or byte_vocab()
-    kind = GGMLQuantizationType[quant]
-    embedding_kind = GGMLQuantizationType[embedding_quant or quant]
-    vocab_size, q_size, kv_size = len(vocab.tokens), heads * head_dim, kv_heads * head_dim
+    shape = (layers, width, ffn, heads, kv_heads, head_dim)
+    quants = (quant, embedding_quant or quant)
+    weights = _random_weights(architecture, quants, shape, len(vocab.tokens), tied, seed)
+    sizes = _sizes(architecture, "random", *shape, context_length)
+    sizes[f"{architecture}.attention.sliding_window"] = sliding_window
+    sizes[f"{architecture}.attention.sliding_window_pattern"] = sliding_window_pattern
+    made = {**weights, **(tensors or {})}
+    return write_gguf(
+        path,
+        sizes | vocab.metadata() | dict(metadata or {}),
+        {name: tensor for name, tensor in made.items() if tensor is not None},
+    )
+
+
+@lru_cache(maxsize=8)  # drawing them takes longer than all that many a test does with them
+def _random_weights(
+    architecture: str,
+    quants: tuple[str, str],
+    shape: tuple[int, int, int, int, int, int],
+    vocab_size: int,
+    tied: bool,
+    seed: int,
+) -> Mapping[str, Tensor]:
+    layers, width, ffn, heads, kv_heads, head_dim = shape
+    rng = np.random.default_rng(seed)
+    kind, embedding_kind = (GGMLQuantizationType[name] for name in quants)
+    q_size, kv_size = heads * head_dim, kv_heads * head_dim
 
     def matrix(rows: int, cols: int, kind: GGMLQuantizationType, gain: float = 1.0) -> Tensor:
         return kind, random_rows(rng, rows, cols, kind, std=gain / math.sqrt(cols))
@@ -283,7 +307,7 @@ def random_model(
     def vector(size: int, mean: float = 1.0) -> Tensor:
         return rng.normal(mean, 0.1, size).astype(np.float32)
 
-    made: dict[str, Tensor | None] = {
+    made: dict[str, Tensor] = {
         "token_embd.weight": matrix(vocab_size, width, embedding_kind, gain=2.0),
         "output_norm.weight": vector(width),
     }
@@ -311,17 +335,7 @@ def random_model(
         if architecture == "gemma3":
             made[f"{prefix}post_attention_norm.weight"] = vector(width)
             made[f"{prefix}post_ffw_norm.weight"] = vector(width)
-    sizes = _sizes(
-        architecture, "random", layers, width, ffn, heads, kv_heads, head_dim, context_length
-    )
-    sizes[f"{architecture}.attention.sliding_window"] = sliding_window
-    sizes[f"{architecture}.attention.sliding_window_pattern"] = sliding_window_pattern
-    made |= dict(tensors or {})
-    return write_gguf(
-        path,
-        sizes | vocab.metadata() | dict(metadata or {}),
-        {name: tensor for name, tensor in made.items() if tensor is not None},
-    )
+    return made
 
 
 def odd_feed_forward(path: Path, rng: np.random.Generator, ffn: int = 300) -> Path:

@@ -133,5 +133,9 @@ class DeviceError(EmberdError):
     """No usable adapter, a limit or feature that is missing, or a device that was lost."""
 
 
+class HeadsError(DeviceError):
+    """The model's attention heads are of a size that no GPU's kernels take."""
+
+
 class ConfigError(EmberdError):
     """A setting, flag or environment variable has a bad value."""

@@ -234,6 +234,24 @@ def test_show_says_what_is_not_computed_with_as_it_is(emberd_cli: Emberd, models
     assert "type IQ2_S become Q8_0" in emberd_cli("show", "small", "--json").json["loading"]
 
 
+def test_show_of_what_a_terminal_or_json_could_not_take(
+    emberd_cli: Emberd, models_dir: Path
+) -> None:
+    odd = {"general.name": "a\x1b[2Jb", "a.number": float("nan")}
+    random_model(models_dir / "odd.gguf", metadata=odd, layers=1)
+    assert "name            a\ufffd[2Jb" in emberd_cli("show", "odd").out
+    result = emberd_cli("show", "odd", "--json")
+    assert "NaN" not in result.out
+    assert result.json["metadata"]["a.number"] is None
+    assert result.json["name"] == odd["general.name"]
+
+
+def test_fit_refuses_what_could_not_be_served(emberd_cli: Emberd, models_dir: Path) -> None:
+    path = random_model(models_dir / "odd.gguf", layers=1, metadata={"tokenizer.ggml.pre": "frob"})
+    for name in ("odd", str(path)):
+        assert_one_clear_line(emberd_cli("fit", name), "odd.gguf: tokenizer.ggml.pre is 'frob'")
+
+
 def test_show_refuses_a_damaged_file(emberd_cli: Emberd, models_dir: Path) -> None:
     (models_dir / "broken.gguf").write_bytes(b"GGUF")
     assert_one_clear_line(emberd_cli("show", "broken"), "broken.gguf")
@@ -302,6 +320,7 @@ def test_devices_json_says_what_would_be_chosen(emberd_cli: Emberd) -> None:
     assert isinstance(answer["adapters"], list)
 
 
+@pytest.mark.slow
 def test_bench_ends_in_one_json_line(emberd_cli: Emberd, tmp_path: Path) -> None:
     path = random_model(tmp_path / "tiny.gguf")
     arguments = ("--device", "cpu", "--prompt-tokens", "5", "--new-tokens", "3")
@@ -351,6 +370,7 @@ def test_moments_with_nanoseconds_are_read() -> None:
     assert _moment("2026-01-02T03:04:05+02:00").utcoffset() == timedelta(hours=2)
 
 
+@pytest.mark.slow
 def test_fit_tells_a_verdict_and_figures_without_loading(
     emberd_cli: Emberd, models_dir: Path
 ) -> None:

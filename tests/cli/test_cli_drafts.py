@@ -53,6 +53,7 @@ def test_fit_and_bench_take_the_draft_that_the_daemon_would_load(models_dir: Pat
     assert draft("encoder", "small") is None
 
 
+@pytest.mark.slow
 def test_fit_of_an_encoder_minds_no_draft(emberd_cli: Emberd, models_dir: Path) -> None:
     result = emberd_cli("fit", "encoder", "--device", "cpu", "--draft", "small")
     assert result.code == 0 and "it keeps no KV cache" in result.out

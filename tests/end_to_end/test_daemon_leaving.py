@@ -91,7 +91,7 @@ def test_k38_idle(start: Start, loaded: bool) -> None:
 def test_k38_a_running_stream_ends_whole(start: Start, route: str) -> None:
     """K38: meanwhile nothing new is taken, and /health says so."""
     with start() as daemon:
-        stream = Stream(daemon, route, max_tokens=500)
+        stream = Stream(daemon, route, max_tokens=1500)
         daemon.signal()
         wait_until(lambda: _refuses(daemon, "/health"))
         assert _refuses(daemon, CHAT)
@@ -99,7 +99,7 @@ def test_k38_a_running_stream_ends_whole(start: Start, route: str) -> None:
         assert daemon.wait(60) == 0
         stream.join()
     assert stream.error is None
-    assert stream.text() == " on and" * 250
+    assert stream.text() == " on and" * 750
     assert (
         stream.lines[-1] == "data: [DONE]" if route == CHAT else '"done":true' in stream.lines[-1]
     )
@@ -141,7 +141,7 @@ def test_k38_a_second_signal_ends_at_once(start: Start) -> None:
 def _refuses(daemon: Daemon, path: str) -> bool:
     """Whether a new request gets 503 or no connection."""
     try:
-        with httpx.Client(base_url=daemon.url, timeout=5, trust_env=False) as http:
+        with httpx.Client(base_url=daemon.url, timeout=5, trust_env=False, verify=False) as http:
             if path == "/health":
                 return http.get(path).status_code == 503
             return http.post(path, json=body(path, "script", "1", stream=False)).status_code == 503

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.slow
 def mortal(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon whose only worker is that of `script`."""
     folder = tmp_path_factory.mktemp("mortal")
-    with running_daemon(models_dir, folder, kv_memory="32MiB") as started:
+    settings = {"kv_memory": "32MiB", "speculate": "off"}  # guesses would end replies too soon
+    with running_daemon(models_dir, folder, **settings) as started:
         yield started
 
 
@@ -56,7 +57,13 @@ def test_a_stream_ends_with_an_error(mortal: Daemon, route: str) -> None:
 def test_a_whole_reply_becomes_a_500(mortal: Daemon, route: str) -> None:
     request = body(route, "script", "2", stream=False, max_tokens=4000)
     assert_loads_again(mortal)
-    killer = threading.Timer(0.5, kill_worker, [mortal])
+
+    def kill_while_busy() -> None:
+        wait_until(lambda: mortal.num_active("script") == 1)
+        wait_until(mortal.computes)
+        kill_worker(mortal)
+
+    killer = threading.Thread(target=kill_while_busy)
     killer.start()
     response = mortal.http.post(route, json=request)
     killer.join()

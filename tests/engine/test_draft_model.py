@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from drafted import in_company, run_all
 from emberd.engine import Engine
 from emberd.engine.draft_model import CATCH_UP, DraftModel
 from emberd.engine.speculation import (
@@ -35,24 +37,6 @@ def draft_of(
 ) -> DraftModel:
     runner = ScriptedRunner(next_token=next_token, goes_back=True, **sizes)
     return DraftModel(runner, num_tokens)
-
-
-def run_all(engine: Engine, requests: list[GenerateRequest]) -> dict[str, tuple[Any, ...]]:
-    """(tokens, finish reason, guessed, right) by request."""
-    found: dict[str, tuple[Any, ...]] = {one.request_id: ((), None, 0, 0) for one in requests}
-    for request in requests:
-        engine.add(request)
-    while engine.has_work:
-        for update in engine.step().updates:
-            ids, _, drafted, right = found[update.request_id]
-            found[update.request_id] = (
-                ids + update.token_ids,
-                update.finish_reason,
-                drafted + update.num_drafted,
-                right + update.num_accepted,
-            )
-        engine.check_integrity()
-    return found
 
 
 @pytest.mark.parametrize("steps_in_flight", [1, 3])
@@ -82,7 +66,7 @@ def test_a_model_that_guesses_itself_is_always_right(
 
 
 def random_request(
-    rng: np.random.Generator, name: str, longest: int, texts: list[tuple[int, ...]]
+    rng: np.random.Generator, longest: int, name: str, texts: list[tuple[int, ...]]
 ) -> GenerateRequest:
     """Some begin as an earlier text does, or as its reply went on."""
     params = SamplingParams(
@@ -100,10 +84,13 @@ def random_request(
     return GenerateRequest(name, prompt, params, cache_salt=salt)
 
 
-@pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
+@pytest.mark.parametrize(
+    "steps_in_flight",
+    [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)],
+)
 def test_no_token_is_another_for_it(rng: np.random.Generator, steps_in_flight: int) -> None:
     """Arrivals, cancels, preemption by the engine and by hand, stop tokens; pools of both models that are too small."""
-    num_right = num_preempted = 0
+    counts = np.zeros(2, np.int64)  # of right guesses, of those put back
     for _ in range(5):
         sizes = {"block_size": int(rng.choice([1, 4, 16])), "steps_in_flight": steps_in_flight}
         runner = ScriptedRunner(
@@ -125,38 +112,11 @@ def test_no_token_is_another_for_it(rng: np.random.Generator, steps_in_flight: i
         seconds = np.ones(100_000) if rng.integers(3) else rng.exponential(size=100_000)
         gaps = itertools.accumulate(seconds.tolist())
         engine = Engine(runner, clock=lambda gaps=gaps: next(gaps), draft=draft)
-        expected, got, ended, to_cancel, texts = {}, {}, {}, {}, []
-        num_steps = 0
-        while len(expected) < 10 or engine.has_work:
-            if len(expected) < 10 and rng.random() < 0.3:
-                name = f"r{len(expected)}"
-                request = random_request(rng, name, engine.context_length // 2, texts)
-                expected[name] = lone_run(request, hashed, engine.context_length)
-                got[name] = []
-                texts.append(request.token_ids + expected[name][0])
-                engine.add(request)
-                if rng.random() < 0.2:
-                    to_cancel[num_steps + int(rng.integers(40))] = name
-            if num_steps in to_cancel:
-                engine.cancel(to_cancel[num_steps])
-            if rng.random() < 0.05:
-                num_preempted += engine.preempt(None) is not None
-            for update in engine.step().updates:
-                got[update.request_id] += update.token_ids
-                num_right += update.num_accepted
-                if update.finish_reason:
-                    ended[update.request_id] = update.finish_reason
-            engine.check_integrity()
-            num_steps += 1
-            assert num_steps < 20_000, "a sequence does not get on"
-        for name, (token_ids, reason) in expected.items():
-            if ended[name] == "cancelled":
-                assert tuple(got[name]) == token_ids[: len(got[name])]
-            else:
-                assert (tuple(got[name]), ended[name]) == (token_ids, reason)
+        longest = engine.context_length // 2
+        counts += in_company(rng, engine, partial(random_request, rng, longest), hashed, 10, 0.05)
         assert engine.step().num_free_blocks == runner.num_blocks
         assert draft.blocks.num_free == num_blocks, "the draft model keeps blocks of what has ended"
-    assert num_right > 25 and num_preempted, "guesses and preemption were meant to come"
+    assert counts[0] > 25 and counts[1], "guesses and preemption were meant to come"
 
 
 def test_replies_wait_for_a_part_of_a_long_prompt_and_for_none_that_does_not_pay(
@@ -226,6 +186,7 @@ def test_ids_that_the_draft_does_not_know_never_reach_it(rng: np.random.Generato
     assert all(int(batch.positions.max()) < known + MAX_DRAFTED for batch in beside.batches)
 
 
+@pytest.mark.slow
 def test_a_draft_that_did_not_pay_is_tried_less_by_the_next_sequences(
     rng: np.random.Generator,
 ) -> None:

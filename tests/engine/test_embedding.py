@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from depths import depths
 
 from emberd.engine import EncoderEngine, Engine
 from emberd.errors import BadRequestError, ContextOverflowError
@@ -18,7 +19,6 @@ from emberd.protocol import (
 )
 from fakes import ScriptedRunner, lone_run
 
-depths = pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
 poolings = pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 
 import pytest
+from depths import depths
 
 from emberd.engine import Engine
 from emberd.errors import BadRequestError, ContextOverflowError
 from emberd.protocol import GenerateRequest, SamplingParams, StepMessage
 from fakes import ScriptedRunner, chain, hashed, lone_run
 
-depths = pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
 EOS = 999
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from depths import depths
 
 from emberd.engine import Engine
 from emberd.protocol import GenerateRequest, SamplingParams
@@ -84,7 +85,10 @@ def drive(
     return sum(cached.values())
 
 
-@pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
+@pytest.mark.parametrize(
+    "steps_in_flight",
+    [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 3],
+)
 def test_random_runs_equal_lone_runs(rng: np.random.Generator, steps_in_flight: int) -> None:
     num_cached = 0
     for _ in range(25):
@@ -101,7 +105,8 @@ def test_random_runs_equal_lone_runs(rng: np.random.Generator, steps_in_flight: 
     assert num_cached > 0, "prefixes were meant to be reused"
 
 
-@pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
+@pytest.mark.slow
+@depths
 def test_500_requests_a_tenth_cancelled_leave_the_pool_as_it_was(
     rng: np.random.Generator, steps_in_flight: int
 ) -> None:
@@ -115,7 +120,7 @@ def test_500_requests_a_tenth_cancelled_leave_the_pool_as_it_was(
     drive(rng, runner, 500, cancel_share=0.1, arrivals_per_step=1.0)
 
 
-@pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
+@depths
 def test_every_sequence_gets_on_in_a_pool_for_one(
     rng: np.random.Generator, steps_in_flight: int
 ) -> None:

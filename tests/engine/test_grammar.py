@@ -7,6 +7,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from depths import depths
 
 from emberd.engine import Engine
 from emberd.engine.grammar import GrammarError, Grammars, Matcher
@@ -14,7 +15,6 @@ from emberd.errors import BadRequestError
 from emberd.protocol import GenerateRequest, MaskArray, SamplingParams, StepMessage, TokenTable
 from fakes import END, TABLE, TURN, ScriptedRunner, lone_run
 
-depths = pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
 LETTERS = "start: /[a-h]{4,9}/ TAIL\nTAIL: /[0-9][!?]/"
 PATTERN = re.compile(rb"[a-h]{4,9}[0-9][!?]")
 
@@ -244,6 +244,7 @@ def test_a_vocabulary_without_an_end_still_has_grammars() -> None:
     assert over.is_over
 
 
+@pytest.mark.slow
 @depths
 def test_random_grammars_pools_and_cancels(rng: np.random.Generator, steps_in_flight: int) -> None:
     for _ in range(4):

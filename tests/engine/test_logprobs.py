@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from depths import depths
 
 from emberd.engine import Engine
 from emberd.errors import ContextOverflowError
 from emberd.protocol import GenerateRequest, SamplingParams, SequenceUpdate, TokenLogprobs
 from fakes import ScriptedRunner, lone_run, told_logprobs
-
-depths = pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
 
 
 def request_of(

@@ -13,7 +13,14 @@ from fakes import lone_run
 NUM_CHATS, NUM_AT_ONCE, NUM_TURNS = 64, 16, 2
 
 
-@pytest.mark.parametrize("order", ["as they come", "from the last", "at random"])
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param("as they come", marks=pytest.mark.slow),
+        pytest.param("from the last", marks=pytest.mark.slow),
+        "at random",
+    ],
+)
 def test_64_chats_get_what_each_gets_alone_k11(rng: np.random.Generator, order: str) -> None:
     """Of two turns, with one system prompt and a marker each, 16 at a time over four places, a tenth cancelled midway,
     greedy and drawn; some are preempted, and the pool is short, so that blocks go down and come back."""

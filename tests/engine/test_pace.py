@@ -132,6 +132,38 @@ def test_a_size_that_took_long_by_chance_is_tried_again_soon() -> None:
     assert max(step.num_prompt_tokens for step in steps[-20:]) == 126
 
 
+@pytest.mark.parametrize("tail", [2, 3, 5, 9, 15])
+def test_the_end_of_a_prompt_waits_no_longer_than_its_middle(tail: int) -> None:
+    """It is a smaller step than any that was seen, and takes as long as the smallest that there is."""
+
+    def seconds(rows: int, tokens: int) -> float:
+        return 0.01 if not tokens else 0.032 + 1e-4 * max(15, tokens)
+
+    pace = Pace(0.5, 512)
+    run(pace, seconds, 1, 1200)
+    for _ in range(4):
+        budgets = []
+        while not budgets or not budgets[-1]:
+            budgets.append(min(tail, pace.budget(1, 1, tail, 4000)))
+            pace.note(Mix(1, budgets[-1], seconds(1, budgets[-1])))
+        assert len(budgets) <= SELDOM + 1
+
+
+def test_a_clock_that_shows_no_time_stops_nothing() -> None:
+    """As one of 16 ms where steps take less."""
+    steps = run(Pace(0.5, 512), lambda rows, tokens: 0.0, 1, 200)
+    assert max(step.num_prompt_tokens for step in steps) == 511
+    rng, now = np.random.default_rng(1), 0.0
+
+    def coarse(rows: int, tokens: int) -> float:
+        nonlocal now
+        before, now = now, now + 0.003 + 1e-4 * tokens * float(rng.uniform(1, 1.1))
+        return (now // 0.016 - before // 0.016) * 0.016
+
+    steps = run(Pace(0.5, 512), coarse, 1, 2000)
+    assert sum(step.num_prompt_tokens for step in steps) > 2000
+
+
 def test_where_no_step_with_prompts_is_short_they_are_large_and_seldom() -> None:
     """As on the CPU: the first prompt token costs as much as a hundred more."""
     steps = run(
@@ -215,7 +247,11 @@ def test_a_closed_loop_of_short_prompts_loses_little_of_the_speed(
     ("points", "slower"),
     [
         ([(1, 0.66e-3), (16, 1.6e-3), (64, 4.7e-3), (512, 19.4e-3)], 3.7),
-        ([(1, 2.26e-3), (16, 7.9e-3), (64, 20.9e-3), (512, 112.6e-3)], 2.6),
+        pytest.param(
+            [(1, 2.26e-3), (16, 7.9e-3), (64, 20.9e-3), (512, 112.6e-3)],
+            2.6,
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["1B", "8B"],
 )

@@ -6,13 +6,13 @@ from collections import defaultdict
 from dataclasses import replace
 
 import pytest
+from depths import depths
 
 from emberd.engine import Engine
 from emberd.engine.prefix import BlockKeys
 from emberd.protocol import EmbedRequest, GenerateRequest, SamplingParams, StepMessage
 from fakes import ScriptedRunner, lone_run
 
-depths = pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
 SIZE = 4  # of the runner's blocks
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from depths import depths
 from tier_sites import TierSite, a_request, again
 
 from emberd.engine.rates import ALL
 from emberd.protocol import GenerateRequest, SamplingParams
 from fakes import lone_run
 
-depths = pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
 SIZE, PART = 4, 2
 
 MakeSite = Callable[..., tuple[TierSite, GenerateRequest, list[int]]]

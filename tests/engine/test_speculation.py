@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
 
+from drafted import Told, in_company, run_all
 from emberd.engine import Engine
 from emberd.engine.speculation import (
     FIRST_REST,
@@ -20,7 +22,7 @@ from emberd.engine.speculation import (
     look_up,
 )
 from emberd.protocol import GenerateRequest, SamplingParams
-from fakes import END, TABLE, ScriptedRunner, hashed, lone_run
+from fakes import END, TABLE, ScriptedRunner, hashed
 
 
 def found(tokens: Sequence[int], count: int = 4) -> list[int]:
@@ -127,7 +129,9 @@ def wordy(history: Sequence[int], params: SamplingParams) -> int:
     return zlib.crc32(np.array(history[-2:], np.int64).tobytes()) % 5
 
 
-def request_of(rng: np.random.Generator, name: str, longest: int, texts: list[tuple[int, ...]]):
+def request_of(
+    rng: np.random.Generator, longest: int, name: str, texts: list[tuple[int, ...]]
+) -> GenerateRequest:
     prompt = tuple(rng.integers(0, 5, size=int(rng.integers(1, longest))).tolist())
     if texts and rng.integers(2):
         earlier = texts[int(rng.integers(len(texts)))]
@@ -143,7 +147,10 @@ def request_of(rng: np.random.Generator, name: str, longest: int, texts: list[tu
     return GenerateRequest(name, prompt, params, cache_salt=salt)
 
 
-@pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
+@pytest.mark.parametrize(
+    "steps_in_flight",
+    [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)],
+)
 def test_no_token_is_another_for_it(rng: np.random.Generator, steps_in_flight: int) -> None:
     """Arrivals, cancels, preemption, stop tokens, shared prefixes; guesses that pay, by a random clock, or do not."""
     num_right = num_told = num_preempted = 0
@@ -160,34 +167,8 @@ def test_no_token_is_another_for_it(rng: np.random.Generator, steps_in_flight: i
         )
         gaps = itertools.accumulate(rng.exponential(size=100_000).tolist())
         engine = Engine(runner, speculate=True, clock=lambda gaps=gaps: next(gaps))
-        expected, got, texts, ended, to_cancel = {}, {}, [], {}, {}
-        num_steps = 0
-        while len(expected) < 12 or engine.has_work:
-            if len(expected) < 12 and rng.random() < 0.3:
-                name = f"r{len(expected)}"
-                request = request_of(rng, name, engine.context_length // 2, texts)
-                expected[name] = lone_run(request, wordy, engine.context_length)
-                texts.append(request.token_ids + expected[name][0])
-                got[name] = []
-                engine.add(request)
-                if rng.random() < 0.2:
-                    to_cancel[num_steps + int(rng.integers(40))] = name
-            if num_steps in to_cancel:
-                engine.cancel(to_cancel[num_steps])
-            for update in engine.step().updates:
-                got[update.request_id] += update.token_ids
-                num_told += update.num_accepted
-                assert update.num_accepted <= min(update.num_drafted, len(update.token_ids))
-                if update.finish_reason:
-                    ended[update.request_id] = update.finish_reason
-            engine.check_integrity()
-            num_steps += 1
-            assert num_steps < 20_000, "a sequence does not get on"
-        for name, (token_ids, reason) in expected.items():
-            if ended[name] == "cancelled":
-                assert tuple(got[name]) == token_ids[: len(got[name])]
-            else:
-                assert (tuple(got[name]), ended[name]) == (token_ids, reason)
+        longest = engine.context_length // 2
+        num_told += in_company(rng, engine, partial(request_of, rng, longest), wordy, 12)[0]
         assert engine.step().num_free_blocks == runner.num_blocks
         num_right += runner.num_right
         admitted = sum(len(batch.admissions) for batch in runner.batches)
@@ -205,26 +186,15 @@ def lettered(history: Sequence[int], params: SamplingParams) -> int:
     return (hashed(history, params) if rare else history[-1] * 7 + 3) % 300
 
 
-def run_all(runner: ScriptedRunner, requests: list[GenerateRequest], speculate: bool) -> dict:
+def by_letters(
+    runner: ScriptedRunner, requests: list[GenerateRequest], speculate: bool
+) -> dict[str, Told]:
     engine = Engine(runner, clock=itertools.count().__next__, speculate=speculate)
     engine.use_table(TABLE)
-    found: dict[str, tuple] = {}
-    for request in requests:
-        engine.add(request)
-    while engine.has_work:
-        for update in engine.step().updates:
-            ids, _, drafted, right = found.get(update.request_id, ((), None, 0, 0))
-            found[update.request_id] = (
-                ids + update.token_ids,
-                update.finish_reason,
-                drafted + update.num_drafted,
-                right + update.num_accepted,
-            )
-        engine.check_integrity()
-    return found
+    return run_all(engine, requests)
 
 
-@pytest.mark.parametrize("steps_in_flight", [1, 3])
+@pytest.mark.parametrize("steps_in_flight", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_grammars_bind_guesses_too(rng: np.random.Generator, steps_in_flight: int) -> None:
     """A guess that does not fit is not made, each place has its own mask, and no token is another for it."""
     requests = [
@@ -241,8 +211,8 @@ def test_grammars_bind_guesses_too(rng: np.random.Generator, steps_in_flight: in
         for place in range(9)
     ]
     sizes = {"max_sequences": 16, "num_blocks": 400, "steps_in_flight": steps_in_flight}
-    plain = run_all(ScriptedRunner(next_token=lettered, **sizes), requests, False)
-    guessed = run_all(ScriptedRunner(next_token=lettered, **sizes), requests, True)
+    plain = by_letters(ScriptedRunner(next_token=lettered, **sizes), requests, False)
+    guessed = by_letters(ScriptedRunner(next_token=lettered, **sizes), requests, True)
     assert {name: one[:2] for name, one in guessed.items()} == {
         name: one[:2] for name, one in plain.items()
     }

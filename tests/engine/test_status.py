@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
+from depths import depths
 
 from emberd.engine import Engine
 from emberd.protocol import GenerateRequest, SamplingParams
@@ -15,7 +15,7 @@ def request(rng: np.random.Generator, name: str, num_tokens: int) -> GenerateReq
     return GenerateRequest(name, prompt, SamplingParams(max_tokens=20))
 
 
-@pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
+@depths
 def test_a_prompt_cancelled_midway_frees_its_blocks_within_one_step(
     rng: np.random.Generator, steps_in_flight: int
 ) -> None:

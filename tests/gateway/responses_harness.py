@@ -80,7 +80,7 @@ def ask(site: Site, **fields: Any) -> Json:
 
 def stream(site: Site, **fields: Any) -> httpx.Response:
     async def work() -> httpx.Response:
-        async with site.listening() as (url, _), httpx.AsyncClient(base_url=url) as client:
+        async with site.http() as client:
             return await client.post(RESPONSES, json={"model": "tiny", **fields, "stream": True})
 
     return run(work())

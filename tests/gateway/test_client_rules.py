@@ -63,7 +63,7 @@ def test_models_are_listed_while_one_loads_and_while_a_prompt_is_read_c1(
 ) -> None:
     async def work() -> None:
         site = make_site({"load_gate": asyncio.Event(), "prefill": False})
-        async with site.listening() as (url, _), httpx.AsyncClient(base_url=url) as client:
+        async with site.http() as client:
             waiting = asyncio.ensure_future(client.post(CHAT, json=body(CHAT)))
             await site.until(lambda: site.manager._loading)
             assert (await client.get(path)).status_code == 200
@@ -93,7 +93,7 @@ def test_each_piece_of_a_stream_goes_out_as_it_is_made_c2(
     site = make_site({"prefill": False})
 
     async def work() -> None:
-        async with site.listening() as (url, _), httpx.AsyncClient(base_url=url) as client:
+        async with site.http() as client:
             request = body(path, "e", stream=True)
             async with client.stream("POST", path, json=request) as response:
                 assert response.status_code == 200  # and its prompt is not read yet
@@ -182,7 +182,7 @@ def test_a_hang_up_before_the_first_token_ends_the_work_c8(
     site = make_site({"prefill": False})
 
     async def work() -> None:
-        async with site.listening() as (url, _), httpx.AsyncClient(base_url=url) as client:
+        async with site.http() as client:
             request = body(path, "e", stream=streamed)
             waiting = asyncio.ensure_future(client.post(path, json=request))
             await site.until(lambda: site.workers and site.workers[0].running)
@@ -233,7 +233,7 @@ def test_a_short_request_does_not_wait_for_one_that_goes_on_c11(make_site: MakeS
     site = make_site({"delay": 0.001})
 
     async def work() -> None:
-        async with site.listening() as (url, _), httpx.AsyncClient(base_url=url) as client:
+        async with site.http() as client:
             long = [
                 asyncio.ensure_future(client.post(p, json=body(p, "e"))) for p in (CHAT, OLLAMA)
             ]
@@ -275,7 +275,7 @@ def test_a_chunked_body_is_read_c14(make_site: MakeSite) -> None:
                 yield content[at : at + 7]
 
         site = make_site()
-        async with site.listening() as (url, _), httpx.AsyncClient(base_url=url) as client:
+        async with site.http() as client:
             return await client.post(CHAT, content=pieces())
 
     answer = run(work())

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import ollama
 import openai
 import pytest
@@ -86,18 +87,24 @@ def test_openai_python_sees_errors_and_can_stop_a_stream(make_site: MakeSite) ->
     run(work())
 
 
+@pytest.mark.slow
 def test_openai_python_retries_a_full_queue(make_site: MakeSite) -> None:
     site = make_site({"prefill": False}, queue_limit=1)
+    statuses: list[int] = []
+
+    async def answered(response: httpx.Response) -> None:
+        statuses.append(response.status_code)
 
     async def work() -> None:
         async with (
             site.listening() as (url, _),
-            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client,
+            openai.DefaultAsyncHttpxClient(event_hooks={"response": [answered]}) as http,
+            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", http_client=http) as client,
         ):
             first = asyncio.ensure_future(client.chat.completions.create(model="tiny", messages=A))
             await site.until(lambda: site.service.num_sequences == 1)
             second = asyncio.ensure_future(client.chat.completions.create(model="tiny", messages=A))
-            await asyncio.sleep(0.1)
+            await site.until(lambda: 429 in statuses)
             site.workers[0].prefilled.set()
             answers = await asyncio.gather(first, second)
             assert {answer.choices[0].message.content for answer in answers} == {"Hello world"}

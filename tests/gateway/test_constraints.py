@@ -44,6 +44,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("plain", SCRIPTS, TEXTS),
         ("hermes", SCRIPTS, "{# <tool_call> #}{% if tools %}T{% endif %}" + TEXTS),
         ("pythonic", SCRIPTS, "{# [func_name1( #}{% if tools %}T{% endif %}" + TEXTS),
+        ("llama", SCRIPTS, "{# <|python_tag|> #}{% if tools %}T{% endif %}" + TEXTS),
+        (
+            "single",
+            SCRIPTS,
+            "{# <|python_tag|> single tool-calls #}{% if tools %}T{% endif %}" + TEXTS,
+        ),
         ("xml", SCRIPTS, "{# <function= <parameter= #}{% if tools %}T{% endif %}" + TEXTS),
         ("gemma", SCRIPTS, "{# <|tool_call> #}{% if tools %}T{% endif %}" + TEXTS),
         ("thinks", thoughts, "{# </think> #}" + TEXTS),
@@ -287,7 +293,7 @@ ONE_F: Json = {"type": "function", "function": {"name": "f"}}
         (MESSAGES, {"tools": ANTHROPIC_TOOLS, "tool_choice": {"type": "tool", "name": "g"}}, [G], [F]),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("model", ["hermes", "plain"])
+@pytest.mark.parametrize("model", ["hermes", pytest.param("plain", marks=pytest.mark.slow)])
 def test_calls_are_forced_oc11_an02(
     ask: Ask,
     player: Player,
@@ -431,6 +437,15 @@ def test_beside_a_strict_tool_one_whose_arguments_are_not_named_is_open(
     refused = ask(CHAT, {"tools": strict, "tool_choice": choice}, model)
     assert refused.status == 400
     assert refused.answer["error"]["param"] == "tools[0].function.parameters.anyOf"
+
+
+def test_a_model_whose_template_refuses_several_calls_makes_one(ask: Ask, player: Player) -> None:
+    """Or the conversation could not go on."""
+    call = '{"name": "f", "parameters": {"n": 5}}'
+    for model, several in (("llama", True), ("single", False)):
+        asked = ask(CHAT, {"tools": [function("f")], "tool_choice": "required"}, model)
+        assert player.accepts(asked.grammar, call)
+        assert player.accepts(asked.grammar, f"{call}; {call}") is several
 
 
 def test_strict_tools_are_held_to_their_schema_where_the_model_calls_them_oc11(

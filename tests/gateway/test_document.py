@@ -87,6 +87,7 @@ def test_every_route_is_described_c15(site: Site) -> None:
     )
 
 
+@pytest.mark.slow
 def test_every_example_is_taken_and_answered_as_it_says(site: Site) -> None:
     async def work() -> None:
         async with site.client() as client:

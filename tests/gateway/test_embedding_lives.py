@@ -26,10 +26,7 @@ def test_many_inputs_are_sent_a_few_at_a_time_and_a_hang_up_cancels_them(
     site = make_site({"prefill": False}, models_dir=embedding_models)
 
     async def work() -> None:
-        async with (
-            site.listening() as (url, _),
-            httpx.AsyncClient(base_url=url, timeout=10) as client,
-        ):
+        async with site.http(timeout=10) as client:
             body = {"model": "encoder", "input": ["the"] * 300}
             asked = asyncio.ensure_future(client.post(OPENAI, json=body))
             await site.until(lambda: site.workers and len(site.workers[0].running) == 128)

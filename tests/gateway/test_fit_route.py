@@ -18,6 +18,7 @@ def site(tmp_path: Path) -> Site:
     return Site(Config(device="cpu", memory=64 << 20, max_sequences=2, **folders))
 
 
+@pytest.mark.slow
 def test_a_model_is_measured_where_it_is_loaded_and_estimated_where_it_is_not(site: Site) -> None:
     async def work() -> None:
         async with site.client() as http:

@@ -60,13 +60,12 @@ def test_an_address_of_nobody_is_one_clear_line() -> None:
 
 
 def test_draining_lets_replies_end_and_refuses_new_ones_k38(make_site: MakeSite) -> None:
-    site = make_site({"delay": 0.002}, shutdown_grace=10.0)
+    site = make_site({"prefill": False}, shutdown_grace=10.0)
 
     async def work() -> None:
         async with site.listening() as (url, server), httpx.AsyncClient(base_url=url) as client:
-            body = {**BODY, "max_tokens": 60}
-            running = asyncio.ensure_future(client.post(CHAT, json=body))
-            await site.until(lambda: site.service.num_sequences == 1)
+            running = asyncio.ensure_future(client.post(CHAT, json={**BODY, "max_tokens": 60}))
+            await site.until(lambda: site.workers and site.workers[0].running)
             server.leave()
             await site.until(lambda: site.service.leaving)
             for path in (CHAT, "/api/chat"):
@@ -74,6 +73,7 @@ def test_draining_lets_replies_end_and_refuses_new_ones_k38(make_site: MakeSite)
                 assert refused.status_code == 503
                 assert refused.headers["retry-after"]
                 assert "shutting down" in refused.text
+            site.workers[0].prefilled.set()
             response = await running
             assert response.text.endswith("data: [DONE]\n\n")
             assert '"finish_reason":"length"' in response.text

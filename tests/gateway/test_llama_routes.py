@@ -91,6 +91,40 @@ def test_templates_are_shown(make_site: MakeSite, models_dir: Path) -> None:
     assert prompts == ["[a]:", "[a]", "[a]:y"]
 
 
+PAST: Json = {
+    "role": "assistant",
+    "content": "I look.",
+    "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": '{"a": 1, "b": "x"}'}}] * 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("mark", "calls"),
+    [
+        ("<|tool_call|>", '<|tool_call|>[{"name": "f", "arguments": {"a": 1, "b": "x"}}, {"name": "f", '
+         '"arguments": {"a": 1, "b": "x"}}]'),
+        ("<|tool_list_start|>", "<|tool_call_start|>[f(a=1, b='x'), f(a=1, b='x')]<|tool_call_end|>"),
+        ("tool_calls", ""),
+    ],
+)  # fmt: skip
+def test_past_calls_that_a_template_leaves_out_are_written_in_its_notation(
+    mark: str, calls: str, make_site: MakeSite, models_dir: Path
+) -> None:
+    """As Granite's and LFM2's do, which know tools and results only."""
+    template = (
+        "{# "
+        + mark
+        + " #}{% if tools %}T{% endif %}{% for m in messages %}[{{ m.content }}]{% endfor %}"
+    )
+    write_model(models_dir / "past.gguf", metadata={"tokenizer.chat_template": template})
+    for tools in ([{"type": "function", "function": {"name": "f"}}], None):
+        messages = [*CHAT, PAST, {"role": "tool", "tool_call_id": "1", "content": "r"}]
+        body: Json = {"model": "past", "messages": messages, "tools": tools}
+        (response,) = ask(make_site(models_dir=models_dir), ("/apply-template", body))
+        told = f"I look.\n{calls}" if calls else "I look."
+        assert response.json()["prompt"] == ("T" if tools else "") + f"[a][{told}][r]"
+
+
 def test_props_tell_what_is_served_cl18(make_site: MakeSite) -> None:
     site = make_site(ctx=64)
     (response,) = ask(site, ("/props", None))

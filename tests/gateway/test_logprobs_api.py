@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ class Three:
     with logits 2, 1, 0."""
 
     def __init__(self, make_site: MakeSite, models_dir: Path) -> None:
-        write_choices(models_dir / "three.gguf", [2.0, 1.0, 0.0])
         self._make, self._folder = make_site, models_dir
         self.sites: list[Site] = []
 
@@ -39,9 +39,17 @@ class Three:
         return [r for site in self.sites for worker in site.workers for r in worker.requests]
 
 
+@pytest.fixture(scope="module")
+def folder(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("logprobs")
+    shutil.copy(tiny_model, path)
+    write_choices(path / "three.gguf", [2.0, 1.0, 0.0])
+    return path
+
+
 @pytest.fixture
-def three(make_site: MakeSite, models_dir: Path) -> Three:
-    return Three(make_site, models_dir)
+def three(make_site: MakeSite, folder: Path) -> Three:
+    return Three(make_site, folder)
 
 
 def ask(three: Three, path: str, **fields: Any) -> tuple[int, Json, list[Json]]:

@@ -58,10 +58,7 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def served(site: Site) -> AsyncIterator[Client]:
-    async with (
-        site.listening() as (url, _),
-        httpx.AsyncClient(base_url=url, trust_env=False, timeout=15) as http,
-    ):
+    async with site.http(timeout=15) as http:
         yield Client(http)
 
 

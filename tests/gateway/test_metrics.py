@@ -128,7 +128,7 @@ def test_a_dead_worker_and_a_gone_client_are_told_apart(make_site: MakeSite) -> 
     endless = {"model": "tiny", "prompt": "e", "max_tokens": 5000}
 
     async def work() -> None:
-        async with site.listening() as (url, _), httpx.AsyncClient(base_url=url) as client:
+        async with site.http() as client:
             async with client.stream(
                 "POST", "/v1/completions", json={**endless, "stream": True}
             ) as r:

@@ -97,6 +97,29 @@ def test_show_ol31(make_site: MakeSite, models_dir: Path, key: str) -> None:
     assert missing.status_code == 404
 
 
+@pytest.mark.parametrize("verbose", [False, True])
+def test_show_of_metadata_that_json_cannot_hold(
+    make_site: MakeSite, models_dir: Path, verbose: bool
+) -> None:
+    """NaN, lists in lists, bytes that are no UTF-8: null and U+FFFD, never a 500."""
+    site = make_site(models_dir=models_dir)
+    odd = {
+        "general.sampling.temp": float("nan"),
+        "general.license": [1, 2],
+        "a.numbers": [float("inf"), 1.0],
+        "a.lists": [[1, 2], [3]],
+        "a.words": ["a", b"\xff"],
+    }
+    write_model(models_dir / "tiny.gguf", metadata=odd)
+    (shown,) = post_all(site, "/api/show", {"model": "tiny", "verbose": verbose})
+    assert shown.status_code == 200, shown.text
+    info = shown.json()["model_info"]
+    assert info["general.sampling.temp"] is None
+    assert shown.json()["license"] == "[1, 2]"
+    wanted = {"a.numbers": [None, 1.0], "a.lists": [[1, 2], [3]], "a.words": ["a", "\ufffd"]}
+    assert {key: info[key] for key in wanted} == (wanted if verbose else dict.fromkeys(wanted))
+
+
 def test_show_says_what_a_gpu_gets_as_q8_0(make_site: MakeSite, models_dir: Path) -> None:
     site = make_site(models_dir=models_dir)
     models_dir.mkdir(exist_ok=True)

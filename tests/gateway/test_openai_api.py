@@ -1,42 +1,15 @@
-"""OpenAI routes, whole answers and what is refused (OC-, OK-, OM-, K03-K05, K10, K14, K16, K23, K36).
-
-Longer than 400 lines because one API, and its tests share their requests.
-"""
+"""Chat completions and models of the OpenAI routes, whole answers and refusals (OC-, OM-, K03-K05, K10-K23, K36)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from openai_harness import Json, MakeSite, chat, chat_body, post, post_all
 
-from site_fakes import CONTEXT, Site, refused, run
-
-MakeSite = Callable[..., Site]
-Json = dict[str, Any]
-
-
-def chat_body(trigger: str, **fields: Any) -> Json:
-    return {"model": "tiny", "messages": [{"role": "user", "content": trigger}], **fields}
-
-
-def post_all(site: Site, *requests: tuple[str, Json]) -> list[tuple[int, Json, Any]]:
-    async def work() -> list[tuple[int, Json, Any]]:
-        async with site.client() as client:
-            answers = [await client.post(path, json=body) for path, body in requests]
-            return [(answer.status_code, answer.json(), answer.headers) for answer in answers]
-
-    return run(work())
-
-
-def post(site: Site, path: str, body: Json) -> tuple[int, Json, Any]:
-    return post_all(site, (path, body))[0]
-
-
-def chat(site: Site, trigger: str, **fields: Any) -> tuple[int, Json, Any]:
-    return post(site, "/v1/chat/completions", chat_body(trigger, **fields))
+from site_fakes import CONTEXT, refused, run
 
 
 def test_a_whole_chat_answer_has_the_shape_of_oc20_and_oc25(make_site: MakeSite) -> None:
@@ -288,62 +261,6 @@ def test_a_full_queue_says_come_back_ht15(make_site: MakeSite) -> None:
             assert (await first).status_code == 200
 
     run(work())
-
-
-def test_completions_take_every_form_of_prompt_ok01(make_site: MakeSite) -> None:
-    site = make_site()
-    a, b = ord("a"), ord("b")
-    forms = {
-        "xa": ["Hello world"],
-        ("a", "b"): ["Hello world", "A B C D E F G"],
-        (b, a): ["Hello world"],
-        ((a,), (b,)): ["Hello world", "A B C D E F G"],
-    }
-    bodies = [{"model": "tiny", "prompt": prompt} for prompt in forms]
-    answers = post_all(site, *(("/v1/completions", body) for body in bodies))
-    for (status, answer, _), texts in zip(answers, forms.values(), strict=True):
-        assert status == 200
-        assert answer["object"] == "text_completion"
-        assert answer["id"].startswith("cmpl-")
-        assert [choice["text"] for choice in answer["choices"]] == texts
-
-
-def test_completion_choices_of_several_prompts_are_counted_through_ok02(
-    make_site: MakeSite,
-) -> None:
-    body = {"model": "tiny", "prompt": ["a", "b"], "n": 2, "best_of": 2}
-    answer = post(make_site(), "/v1/completions", body)[1]
-    texts = [(choice["index"], choice["text"][:1]) for choice in answer["choices"]]
-    assert texts == [(0, "H"), (1, "H"), (2, "A"), (3, "A")]
-    assert answer["usage"]["prompt_tokens"] == 2
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"prompt": 5}, "prompt"),
-        ({"prompt": []}, "prompt"),
-        ({"prompt": [512]}, "prompt"),
-        ({"prompt": [[1], [-1]]}, "prompt"),
-        ({"prompt": [1e300]}, "prompt"),
-        ({"best_of": 3}, "best_of"),
-        ({"echo": True, "suffix": "x"}, "echo"),
-        ({"suffix": "x"}, "suffix"),
-    ],
-)
-def test_wrong_completions_are_refused(make_site: MakeSite, fields: Json, param: str) -> None:
-    body = {"model": "tiny", "prompt": "a", **fields}
-    status, answer, _ = post(make_site(), "/v1/completions", body)
-    assert status == 400
-    assert answer["error"]["param"] == param
-    assert len(answer["error"]["message"]) < 200
-
-
-def test_no_prompt_is_the_beginning_of_a_text(make_site: MakeSite) -> None:
-    site = make_site()
-    assert post(site, "/v1/completions", {"model": "tiny", "prompt": "", "max_tokens": 1})[0] == 200
-    (request,) = site.workers[0].requests
-    assert len(request.token_ids) == 1  # BOS
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,8 @@ def test_two_pulls_at_once_are_one_download_k32(pull_site: Site, registry: Regis
             third = asyncio.ensure_future(
                 client.post("/api/pull", json={"model": "small", "stream": False})
             )
-            await asyncio.sleep(0.1)
+            (running,) = pull_site.service.pulls._running.values()
+            await pull_site.until(lambda: len(running._listeners) == 3)
             registry.gate.set()
             for lines in await asyncio.gather(first, second):
                 assert lines[0] == {"status": "pulling manifest"}
@@ -190,10 +191,7 @@ def test_a_pull_goes_on_while_one_listens_and_stops_when_none_does_k32(
     registry.gate.clear()
 
     async def work() -> None:
-        async with (
-            pull_site.listening() as (url, _),
-            httpx.AsyncClient(base_url=url, timeout=20) as client,
-        ):
+        async with pull_site.http(timeout=20) as client:
             body = {"model": "small"}
             async with client.stream("POST", "/api/pull", json=body) as first:
                 lines = read_lines(first)  # held: an iterator that is dropped hangs up

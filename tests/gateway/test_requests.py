@@ -62,7 +62,7 @@ def test_a_stream_is_ended_by_the_id_in_its_body(make_site: MakeSite, path: str)
     site = make_site({"delay": 0.01})
 
     async def work() -> str:
-        async with site.listening() as (url, _), httpx.AsyncClient(base_url=url) as client:
+        async with site.http() as client:
             async with client.stream("POST", path, json=ROUTES[path] | {"stream": True}) as reply:
                 text = ""
                 async for line in reply.aiter_lines():

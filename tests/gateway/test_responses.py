@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import httpx
 import pytest
 from responses_harness import RESPONSES, ask, events, post, stream
 
@@ -286,7 +285,7 @@ def test_a_failed_stream_ends_in_response_failed_or08(make_site: MakeSite) -> No
     site = make_site({"delay": 0.01})
 
     async def work() -> str:
-        async with site.listening() as (url, _), httpx.AsyncClient(base_url=url) as client:
+        async with site.http() as client:
             body = {"model": "tiny", "input": "e", "stream": True}
             async with client.stream("POST", RESPONSES, json=body) as response:
                 text = ""
@@ -309,7 +308,7 @@ def test_a_silent_stream_begins_at_once_and_is_kept_alive_ht11_ht13(make_site: M
     site = make_site({"prefill": False}, ping=0.05)
 
     async def work() -> str:
-        async with site.listening() as (url, _), httpx.AsyncClient(base_url=url) as client:
+        async with site.http() as client:
             body = {"model": "tiny", "input": "a", "stream": True}
             text = ""
             async with client.stream("POST", RESPONSES, json=body) as response:

@@ -133,6 +133,16 @@ def test_reasoning_comes_back_in_each_of_its_forms_or01() -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "kept"), [("plain", True), (5, False), (True, False), ({}, False)]
+)
+def test_reasoning_of_no_known_form_is_left_out_or01(content: Any, kept: bool) -> None:
+    answer = {"role": "assistant", "content": "a"}
+    thought = {"type": "reasoning", "summary": [], "content": content}
+    (message,) = read(thought, answer)
+    assert message == (answer | {"reasoning_content": "plain"} if kept else answer)
+
+
+@pytest.mark.parametrize(
     ("item", "path"),
     [
         ({}, "input[0].type"),

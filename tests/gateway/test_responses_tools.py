@@ -208,6 +208,9 @@ def test_effort_reaches_the_template_and_is_a_budget_oc12(site: Site) -> None:
     assert answers[1]["reasoning"] == {"effort": "minimal", "summary": None}
 
 
+HERMES = '<tool_call>\n{"name": "w", "arguments": %s}\n</tool_call>'
+
+
 def test_arguments_of_history_reach_the_template(site: Site) -> None:
     """A whole turn there and back, by the items that were told."""
 
@@ -226,7 +229,10 @@ def test_arguments_of_history_reach_the_template(site: Site) -> None:
             answer = (await client.post(RESPONSES, json=body)).json()
             assert answer["output"][0]["content"][0]["text"].startswith("A <tool_box>")
             prompt = bytes(site.workers[0].requests[-1].token_ids).decode()
-            assert prompt == "w,cSure.pp"
+            calls = [HERMES % one["arguments"] for one in told if one["type"] == "function_call"]
+            assert (
+                prompt == "w,c" + "\n".join(["Sure.", *calls]) + "pp"
+            )  # its template has no word for calls
             assert json.loads(told[1]["arguments"]) == {"p": "a"}
 
     run(work())

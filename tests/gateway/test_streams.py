@@ -26,7 +26,7 @@ def chat_body(trigger: str, **fields: Any) -> Json:
 
 def stream(site: Site, path: str, body: Json) -> httpx.Response:
     async def work() -> httpx.Response:
-        async with site.listening() as (url, _), httpx.AsyncClient(base_url=url) as client:
+        async with site.http() as client:
             return await client.post(path, json=body)
 
     return run(work())
@@ -152,18 +152,24 @@ def test_no_half_character_and_no_part_of_a_stop_string_is_sent_k03_k04(
 
 def test_silence_is_filled_with_bytes_of_the_dialect_ht13(make_site: MakeSite) -> None:
     site = make_site({"prefill": False}, ping=0.05)
+    came = {CHAT: "", "/api/chat": ""}
+
+    async def read(client: httpx.AsyncClient, path: str) -> None:
+        async with client.stream("POST", path, json=chat_body("a")) as reply:
+            async for text in reply.aiter_text():
+                came[path] += text
 
     async def work() -> None:
-        async with site.listening() as (url, _), httpx.AsyncClient(base_url=url) as client:
-            openai = asyncio.ensure_future(client.post(CHAT, json=chat_body("a")))
-            ollama = asyncio.ensure_future(client.post("/api/chat", json=chat_body("a")))
-            await site.until(lambda: site.service.num_sequences == 2)
-            await asyncio.sleep(1)
+        async with site.http() as client:
+            openai = asyncio.ensure_future(read(client, CHAT))
+            ollama = asyncio.ensure_future(read(client, "/api/chat"))
+            await site.until(
+                lambda: min(came[CHAT].count(": ping\n\n"), len(came["/api/chat"])) > 1
+            )
             site.workers[0].prefilled.set()
-            text = (await openai).text
-            assert text.count(": ping\n\n") >= 2
-            assert events(text.replace(": ping\n\n", ""))[-1] == "[DONE]"
-            first, *_, last = lines((await ollama).text)
+            await asyncio.gather(openai, ollama)
+            assert events(came[CHAT].replace(": ping\n\n", ""))[-1] == "[DONE]"
+            first, *_, last = lines(came["/api/chat"])
             assert first["message"]["content"] == ""
             assert first["done"] is False
             assert last["done"] is True
@@ -175,7 +181,7 @@ def test_headers_come_before_the_prompt_is_read_ht11(make_site: MakeSite) -> Non
     site = make_site({"prefill": False})
 
     async def work() -> None:
-        async with site.listening() as (url, _), httpx.AsyncClient(base_url=url) as client:
+        async with site.http() as client:
             for path in (CHAT, "/api/chat"):
                 async with client.stream("POST", path, json=chat_body("a")) as response:
                     assert response.status_code == 200
@@ -192,7 +198,7 @@ def test_a_hang_up_during_prefill_cancels_c8(
     site = make_site({"prefill": False})
 
     async def work() -> None:
-        async with site.listening() as (url, _), httpx.AsyncClient(base_url=url) as client:
+        async with site.http() as client:
             waiting = asyncio.ensure_future(client.post(path, json=chat_body("e", stream=streamed)))
             await site.until(lambda: site.service.num_sequences == 1)
             waiting.cancel()
@@ -207,7 +213,7 @@ def test_a_hang_up_during_prefill_cancels_c8(
 def test_a_hang_up_while_the_model_loads_leaves_nothing_held(make_site: MakeSite) -> None:
     async def work() -> None:
         site = make_site({"load_gate": asyncio.Event()})
-        async with site.listening() as (url, _), httpx.AsyncClient(base_url=url) as client:
+        async with site.http() as client:
             waiting = asyncio.ensure_future(client.post(CHAT, json=chat_body("a")))
             await site.until(lambda: site.manager._loading)
             listed = await asyncio.wait_for(client.get("/v1/models"), 1)  # C1
@@ -223,6 +229,7 @@ def test_a_hang_up_while_the_model_loads_leaves_nothing_held(make_site: MakeSite
     run(work())
 
 
+@pytest.mark.slow
 def test_hanging_up_a_hundred_times_leaves_the_counts_where_they_were_k13(
     make_site: MakeSite,
 ) -> None:
@@ -238,18 +245,17 @@ def test_hanging_up_a_hundred_times_leaves_the_counts_where_they_were_k13(
 
     async def work() -> None:
         process = psutil.Process()
-        async with site.listening() as (url, _):
-            async with httpx.AsyncClient(base_url=url) as client:
-                await hang_up(client, CHAT)
-                await site.until(lambda: site.service.num_sequences == 0)
-                before = process.num_fds()
-                for path in (CHAT, "/api/chat") * 50:
-                    await hang_up(client, path)
-                await site.until(lambda: site.service.num_sequences == 0)
-                worker = site.workers[0]
-                assert not worker.running
-                assert len(worker.cancelled) == 101
-                await site.until(lambda: process.num_fds() <= before)
+        async with site.http() as client:
+            await hang_up(client, CHAT)
+            await site.until(lambda: site.service.num_sequences == 0)
+            before = process.num_fds()
+            for path in (CHAT, "/api/chat") * 50:
+                await hang_up(client, path)
+            await site.until(lambda: site.service.num_sequences == 0)
+            worker = site.workers[0]
+            assert not worker.running
+            assert len(worker.cancelled) == 101
+            await site.until(lambda: process.num_fds() <= before)
             assert site.manager.loaded()[0].active == 0
 
     run(work())
@@ -259,7 +265,7 @@ def test_a_gone_client_does_not_end_the_replies_of_others_ht14(make_site: MakeSi
     site = make_site({"delay": 0.002})
 
     async def work() -> None:
-        async with site.listening() as (url, _), httpx.AsyncClient(base_url=url) as client:
+        async with site.http() as client:
             others = [
                 asyncio.ensure_future(client.post(CHAT, json=chat_body("e", max_tokens=40)))
                 for _ in range(3)
@@ -279,14 +285,14 @@ def test_the_worker_dies_in_the_middle_oc30_ol12(make_site: MakeSite) -> None:
     site = make_site({"delay": 0.002})
 
     async def work() -> None:
-        async with site.listening() as (url, _), httpx.AsyncClient(base_url=url) as client:
+        async with site.http() as client:
             replies = [
                 asyncio.ensure_future(client.post(path, json=chat_body("e", stream=streamed)))
                 for path in (CHAT, "/api/chat")
                 for streamed in (True, False)
             ]
             await site.until(lambda: site.service.num_sequences == 4)
-            await asyncio.sleep(0.05)
+            await site.until(lambda: site.workers[0].num_tokens >= 40)
             site.workers[0].alive = False
             sse, openai, ndjson, ollama = await asyncio.gather(*replies)
             *chunks, error = events(sse.text)

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 
+from arch_models import architecture_model
 from emberd.errors import ModelFileError
 from emberd.gguf.dequant import QUANT_TYPES, dequantize
-from emberd.gguf.spec import LayerSpec, describe, open_model
+from emberd.gguf.reader import GGUFFile
+from emberd.gguf.spec import LayerSpec, describe, load_spec, open_model
+from emberd.gguf.tensors import load_tensors
 from tiny_gguf import byte_vocab, random_model
 
 
@@ -177,6 +180,16 @@ def test_tensor_without_a_place_is_refused(path: Path) -> None:
     open_model(random_model(path, tensors={"blk.0.attn.rot_embd.inv_freq": table})).close()
 
 
+@pytest.mark.parametrize("lacking", ["short", "long"])
+def test_one_set_of_long_rope_factors_alone_is_refused(lacking: str, path: Path) -> None:
+    architecture_model(path, "phi3, long rope of half a head")
+    with GGUFFile(path) as file:
+        spec = load_spec(file)
+        del file.tensors[f"rope_factors_{lacking}.weight"]
+        with pytest.raises(ModelFileError, match=f"'rope_factors_{lacking}.weight' is missing"):
+            load_tensors(file, spec)
+
+
 def test_rope_factors_are_found_and_checked(path: Path) -> None:
     """K26."""
     factors = np.linspace(1, 32, 32).astype(np.float32)
@@ -239,6 +252,13 @@ BAD_METADATA = {
 }
 
 
+def test_a_scale_that_leaves_nothing_of_positions_is_refused(path: Path) -> None:
+    metadata = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 1e-30}
+    assert "'llama.rope.scaling.factor' is 1e-30" in refusal(path, metadata=metadata)
+    metadata["llama.rope.scaling.factor"] = 0.5
+    assert open_model(random_model(path, metadata=metadata)).spec.layers[0].rope_scale == 0.5
+
+
 def test_dense_architectures_refuse_experts(path: Path) -> None:
     message = refusal(path, "qwen3", metadata={"qwen3.expert_count": 8})
     assert "'qwen3.expert_count' is 8; mixtures of experts are not supported" in message
@@ -290,6 +310,7 @@ def test_more_tokens_than_rows_are_refused_and_fewer_are_not(path: Path) -> None
     assert open_model(random_model(path, metadata=tokens)).spec.vocab_size == 512
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", QUANT_TYPES, ids=lambda kind: kind.name)
 def test_description_tells_the_commonest_type_or_the_file_s_own_word(
     kind: GGMLQuantizationType, path: Path

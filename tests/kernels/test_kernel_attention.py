@@ -132,6 +132,7 @@ def _decode(
     int8: bool = False,
     with_sinks: bool = False,
     temperature: Temperature | None = None,
+    near: bool = False,
 ) -> None:
     """Contexts of one key, around the tile and around the window; rows past the count keep their poison."""
     device = kernels.device
@@ -177,6 +178,7 @@ def _decode(
         window=window,
         scale=scale,
         splits=splits,
+        near=near,
         sinks=None if sinks is None else device.upload(sinks),
     )
     run_once(device, dispatches)
@@ -285,6 +287,9 @@ def test_attention_decode_by_subgroups(
         grows = Temperature(0.4, 50) if rng.integers(2) else None
         how = {"window": window, "splits": splits, "int8": int8, "temperature": grows}
         _decode(kernels, rng, shape, norms=norms, with_sinks=sinks, **how)  # type: ignore[arg-type]
+    monkeypatch.undo()
+    _decode(kernels, rng, shape, norms=norms, window=0, splits=1, near=True)
+    assert "heads_one" in dict(kernels.all()[-1].key.includes).values()
     assert {kernel.key.name for kernel in kernels.all()} == {
         "attention_decode_subgroups",
         "attention_decode_merge",

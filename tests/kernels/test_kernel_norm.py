@@ -1,4 +1,4 @@
-"""rms_norm, rms_norm_add, layer_norm and add_positions against NumPy."""
+"""rms_norm, rms_norm_add, layer_norm, add_positions and widen against NumPy."""
 
 from __future__ import annotations
 
@@ -117,6 +117,16 @@ def test_means_are_of_the_values_ahead_of_the_zeros(
     check(found[1][:, :count], reference.layer_norm(x, weight, bias, 1e-5), "float")
     check(found[2][:, :count], before[:count] + expected, "float")
     assert not any(out[:, count:].any() for out in found)
+
+
+def test_widen_writes_live_rows_and_nothing_behind_them(
+    device: Device, kernels: Kernels, rng: np.random.Generator
+) -> None:
+    x, before = rng.standard_normal((4, 131), np.float32), rng.standard_normal((4, 136), np.float32)
+    y, count = device.upload(before), device.upload(np.array([3], np.uint32))
+    run_once(device, [ops.widen(kernels, device.upload(x), count, y)])
+    before[:3, :131] = x[:3]
+    np.testing.assert_array_equal(device.read(y), before)
 
 
 def test_add_positions_leaves_rows_from_the_count_on(

@@ -18,7 +18,7 @@ from emberd.reference.estimate import estimate as estimate_cpu
 from emberd.runtime import estimate as runtime_estimate
 from emberd.runtime.estimate import estimate
 from made_up_gpu import made_up_gpu
-from shape_files import LLAMA_1B, LLAMA_8B, LlamaShape, shape_file
+from shape_files import LLAMA_1B, LLAMA_8B, LlamaShape, embedding_gemma_file, shape_file
 
 GIB = 1 << 30
 
@@ -136,6 +136,25 @@ def test_kv_ram_is_taken_from_the_cache_by_estimate_and_plan_alike(
         needs.append(need_of(read_facts(path, tmp_path), config, made.tier).fixed)
     counted = 0 if kind == "DiscreteGPU" else GIB
     assert sizes[0] - sizes[1] == needs[1] - needs[0] == counted
+
+
+@pytest.mark.parametrize("max_batch_tokens", [512, 4096])
+def test_what_loads_of_an_encoder_are_planned_with_is_what_the_loader_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_batch_tokens: int
+) -> None:
+    """Its calls hold a text of the whole context, however few tokens a step may have."""
+    path = embedding_gemma_file(tmp_path / "m.gguf")
+    config = Config(max_batch_tokens=max_batch_tokens)
+    monkeypatch.setattr(runtime_estimate, "device_memory", lambda _adapter: 80 * GIB)
+    question = MemoryQuestion(worker_options(config, path))
+    counted, facts = estimate(made_up_gpu(), question), read_facts(path, tmp_path)
+    assert counted.context_length == 2048
+    need = need_of(facts, config, counted.tier)
+    assert need.fixed == pytest.approx(counted.fixed(2048), rel=0.05)
+    assert need.kv_most == 0 and counted.kv_token_bytes == {}
+    on_cpu, planned = estimate_cpu(question), need_of(facts, config, "cpu")
+    assert planned.fixed == pytest.approx(on_cpu.fixed(2048), rel=0.05)
+    assert planned.fixed - 4 * facts.num_parameters == on_cpu.scratch_bytes
 
 
 @pytest.mark.parametrize("shape", [LLAMA_1B, LLAMA_8B._replace(layers=12)])

@@ -6,6 +6,7 @@ import os
 import shutil
 from datetime import timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -156,6 +157,20 @@ def test_tokens_that_are_no_strings_are_the_fault_of_that_file_alone(store: Mode
     random_model(store.models_dir / "odd.gguf", layers=1, metadata=odd)
     assert len(store.models()) == 4
     with pytest.raises(ModelFileError, match="tokens' is not a list of strings"):
+        store.find("odd")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("model", "t5"), ("model", None), ("pre", "frob"), ("token_type", [1, 1])]
+)
+def test_a_vocabulary_that_cannot_be_served_is_a_fault_of_the_file(
+    store: ModelStore, key: str, value: Any
+) -> None:
+    """It is not listed, and says why before anything is loaded."""
+    odd = {f"tokenizer.ggml.{key}": value}
+    random_model(store.models_dir / "odd.gguf", layers=1, metadata=odd)
+    assert len(store.models()) == 4
+    with pytest.raises(ModelFileError, match=rf"^odd\.gguf: tokenizer\.ggml\.{key} "):
         store.find("odd")
 
 

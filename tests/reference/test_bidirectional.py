@@ -44,6 +44,7 @@ def vectors(runner: CpuBidirectional, texts: list[list[int]]) -> list[np.ndarray
     return found if runner.dense is None else [runner.dense @ vector for vector in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_vectors_equal_llama_cpp_s(name: str, tmp_path: Path, rng: np.random.Generator) -> None:
     path = bidirectional_model(
@@ -88,6 +89,7 @@ def test_states_of_texts_side_by_side(
     runner.close()
 
 
+@pytest.mark.slow
 def test_the_file_says_which_runner_it_takes(tmp_path: Path) -> None:
     files = [
         bidirectional_model(tmp_path / "a.gguf").path,

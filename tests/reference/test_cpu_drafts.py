@@ -35,6 +35,7 @@ def test_drafted_tokens_change_no_sampled_token(rng: np.random.Generator, varian
     runner.close()
 
 
+@pytest.mark.slow
 def test_an_engine_that_guesses_gives_the_same(tmp_path: Path, rng: np.random.Generator) -> None:
     path = random_model(tmp_path / "m.gguf", width=64, ffn=64, heads=2, head_dim=32)
     runner = CpuRunner.load(replace(OPTIONS, model_path=str(path)))

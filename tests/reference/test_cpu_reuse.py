@@ -77,6 +77,7 @@ def test_what_was_found_changes_nothing(
     check_alike(ask(warm, prompt, preempt_after=int(rng.integers(1, REPLY)))[0], cold)
 
 
+@pytest.mark.slow
 def test_what_comes_from_main_memory_changes_nothing(
     runner: CpuRunner, rng: np.random.Generator
 ) -> None:

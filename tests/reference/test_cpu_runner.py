@@ -166,7 +166,15 @@ def test_admission_resets_what_the_place_held(runner: CpuRunner, rng: np.random.
     assert again == first
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "gemma3"])
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        "llama",
+        pytest.param("qwen2", marks=pytest.mark.slow),
+        pytest.param("qwen3", marks=pytest.mark.slow),
+        "gemma3",
+    ],
+)
 def test_loading_a_file(tmp_path: Path, architecture: Any, rng: np.random.Generator) -> None:
     path = tiny_gguf.random_model(tmp_path / "m.gguf", architecture, quant="Q8_0", width=64, ffn=96)
     shares: list[float] = []

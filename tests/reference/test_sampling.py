@@ -51,6 +51,7 @@ def test_temperature_zero_is_greedy_whatever_the_filters(
     assert one(three_successors, params) == FIRST
 
 
+@pytest.mark.slow
 def test_temperature_one_draws_from_the_softmax(
     three_successors: sampling.F32, rng: np.random.Generator
 ) -> None:
@@ -71,6 +72,7 @@ def test_top_p_zero_keeps_one_token(three_successors: sampling.F32) -> None:
     assert set(frequencies(three_successors, SamplingParams(top_p=0.0), 200)) == {FIRST}
 
 
+@pytest.mark.slow
 def test_temperature_scales_the_odds(
     three_successors: sampling.F32, rng: np.random.Generator
 ) -> None:
@@ -85,6 +87,7 @@ def test_tiny_temperatures_are_greedy_and_finite(rng: np.random.Generator) -> No
     assert one(logits, SamplingParams(temperature=1e-30)) == int(np.argmax(logits))
 
 
+@pytest.mark.slow
 def test_equal_logits_are_drawn_equally(rng: np.random.Generator) -> None:
     logits = np.zeros(8, dtype=np.float32)
     counts = frequencies(logits, SamplingParams(seed=int(rng.integers(1 << 62))), 8_000)

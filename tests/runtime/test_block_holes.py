@@ -49,9 +49,8 @@ def last_logits(runner: Runner, ids: list[int], window: int, holes: bool) -> lis
     return found
 
 
-@pytest.mark.parametrize(
-    "kind", ["cpu", pytest.param("gpu", marks=[pytest.mark.device, pytest.mark.slow])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["cpu", pytest.param("gpu", marks=pytest.mark.device)])
 def test_holes_behind_the_window_change_nothing(
     kind: str, tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,23 +14,26 @@ from emberd.config import Config
 from emberd.estimate import MemoryEstimate, MemoryQuestion
 from emberd.gguf.encoder import open_encoder
 from emberd.gguf.model import ExpertSpec
-from emberd.gguf.spec import open_model
+from emberd.gguf.spec import open_bidirectional, open_model
 from emberd.models.fit import judge
 from emberd.protocol import WorkerOptions
 from emberd.runtime import estimate as runtime_estimate
 from emberd.runtime.counting import CountingDevice
 from emberd.runtime.device import Device
-from emberd.runtime.encoder import GpuEncoder
+from emberd.runtime.encoder import GpuEncoder, encoder_sizes
 from emberd.runtime.estimate import estimate
 from emberd.runtime.model import load_weights
 from emberd.runtime.runner import GpuRunner
 from emberd.runtime.scratch import Scratch, widest_row
 from made_up_gpu import made_up_gpu
 from shape_files import LLAMA_1B, LLAMA_8B, shape_file
+from tiny_bidirectional import bidirectional_model
 from tiny_encoder import encoder_model
 from tiny_gguf import random_model
 
 GIB = 1 << 30
+
+ODD = {"width": 100, "ffn": 37, "heads": 5, "kv_heads": 5, "head_dim": 20}
 
 
 def asked(path: Path, memory: int | None = None, **options: Any) -> MemoryQuestion:
@@ -39,11 +42,12 @@ def asked(path: Path, memory: int | None = None, **options: Any) -> MemoryQuesti
 
 @pytest.mark.device
 @pytest.mark.slow
+@pytest.mark.parametrize("sizes", [{}, ODD])
 def test_the_estimate_is_what_a_loaded_model_has(
-    tmp_path: Path, rng: np.random.Generator, device: Device
+    tmp_path: Path, rng: np.random.Generator, device: Device, sizes: dict[str, Any]
 ) -> None:
     layers, context = int(rng.integers(1, 4)), int(rng.integers(100, 400))
-    path = random_model(tmp_path / "m.gguf", quant="F16", layers=layers, tied=True)
+    path = random_model(tmp_path / "m.gguf", quant="F16", layers=layers, tied=True, **sizes)
     options = {"context_length": context, "max_sequences": 3, "max_batch_tokens": 48}
     told = estimate(device.info, asked(path, **options))
     runner = GpuRunner.load(WorkerOptions(str(path), "gpu", **options))
@@ -87,6 +91,16 @@ def test_an_encoder_takes_what_was_told(tmp_path: Path, device: Device) -> None:
     assert told.weight_bytes == info.weight_bytes
     assert told.scratch(told.context_length) == info.scratch_bytes
     assert told.kv_token_bytes == {} and told.kv_bytes == 0
+
+
+def test_calls_of_an_encoder_are_no_larger_than_a_grid(tmp_path: Path) -> None:
+    """Some kernels have a workgroup for each token."""
+    metadata = {"context_length": 100_000}
+    path = bidirectional_model(tmp_path / "m.gguf", metadata=metadata).path
+    device = CountingDevice(made_up_gpu())
+    model = open_bidirectional(path)
+    assert encoder_sizes(device, model, WorkerOptions(str(path), "gpu")) == (65535, 65535)
+    model.close()
 
 
 @pytest.fixture
@@ -171,14 +185,15 @@ def test_texts_of_an_encoder_are_as_long_as_a_binding_holds(tmp_path: Path) -> N
     assert told.verdict == "does not fit" and str(token * spec.context_length) in told.reason
 
 
-@pytest.mark.parametrize("ffn", [64, 96, 1024])
+@pytest.mark.parametrize("ffn", [64, 96, 1024, 1021])
+@pytest.mark.parametrize("sizes", [{}, {"width": 601}, {"heads": 1, "kv_heads": 1, "head_dim": 2}])
 @pytest.mark.parametrize(
-    "experts", [None, ExpertSpec(8, 2, True, 1.0, 0), ExpertSpec(4, 3, True, 1.0, 512)]
+    "experts", [None, ExpertSpec(8, 2, True, 1.0, 0), ExpertSpec(4, 3, True, 1.0, 509)]
 )
 def test_the_widest_row_is_that_of_the_largest_buffer(
-    tmp_path: Path, ffn: int, experts: ExpertSpec | None
+    tmp_path: Path, ffn: int, sizes: dict[str, Any], experts: ExpertSpec | None
 ) -> None:
-    model = open_model(random_model(tmp_path / "m.gguf", layers=1, ffn=ffn))
+    model = open_model(random_model(tmp_path / "m.gguf", layers=1, ffn=ffn, **sizes))
     spec = dataclasses.replace(model.spec, experts=experts)
     model.close()
     device = CountingDevice(made_up_gpu())

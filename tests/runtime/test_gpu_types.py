@@ -46,7 +46,6 @@ def options(path: Path) -> WorkerOptions:
     [
         (2, 264, "attention heads of 264 dims"),
         (4, 130, "attention heads of 130 dims"),
-        (3, 20, "3 attention heads of 20 dims"),
     ],
 )
 def test_heads_that_kernels_do_not_take_are_refused_and_the_cpu_takes_them(

@@ -19,6 +19,7 @@ from tiny_gguf import Tensor, random_model, random_rows
 WIDTH, HEAD_DIM, FFN, LAYERS = 256, 64, 256, 1
 PARTS = {"attn_q": 4 * HEAD_DIM, "attn_k": 2 * HEAD_DIM, "attn_v": 2 * HEAD_DIM}
 PARTS |= {"ffn_gate": FFN, "ffn_up": FFN}
+AT_ONCE = "Q4_K"  # the type of the quick group
 
 
 def apart_and_joined(folder: Path, kind: str, rng: np.random.Generator) -> tuple[Path, Path]:
@@ -60,7 +61,13 @@ def options(path: Path) -> WorkerOptions:
     return WorkerOptions(str(path), "gpu", 256, 4 << 20, max_sequences=2, max_batch_tokens=32)
 
 
-@pytest.mark.parametrize("kind", [type.name for type in QUANT_TYPES])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(type.name, marks=[] if type.name == AT_ONCE else pytest.mark.slow)
+        for type in QUANT_TYPES
+    ],
+)
 def test_k27_joined_tensors_of_every_type(
     tmp_path: Path, rng: np.random.Generator, kind: str
 ) -> None:

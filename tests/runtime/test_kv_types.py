@@ -61,6 +61,7 @@ def test_rounding_is_that_of_the_gguf_package(rng: np.random.Generator) -> None:
     assert np.abs(made[:] - x).max() <= np.abs(x).max() / 127
 
 
+@pytest.mark.slow
 def test_blocks_in_q8_0_come_back_as_they_were(tmp_path: Path, rng: np.random.Generator) -> None:
     runner = CpuRunner.load(options(random_model(tmp_path / "m.gguf"), kv_type="q8_0"))
     spec = runner.weights.spec
@@ -75,6 +76,7 @@ def test_blocks_in_q8_0_come_back_as_they_were(tmp_path: Path, rng: np.random.Ge
     np.testing.assert_array_equal(cache.k[1][BLOCK_SIZE : 2 * BLOCK_SIZE], before)
 
 
+@pytest.mark.slow
 def test_logits_hardly_change_on_the_cpu(tmp_path: Path, rng: np.random.Generator) -> None:
     path = random_model(tmp_path / "m.gguf", head_dim=96, heads=2, kv_heads=1)
     token_ids = rng.integers(0, 500, NUM_TOKENS).tolist()

@@ -54,7 +54,7 @@ def logits(path: Path, token_ids: list[int], scaling: Scaling | None) -> np.ndar
     return out
 
 
-@pytest.mark.parametrize("kind", ["linear", "yarn"])
+@pytest.mark.parametrize("kind", ["linear", pytest.param("yarn", marks=pytest.mark.slow)])
 def test_a_setting_gives_what_a_file_that_says_it_gives(
     tmp_path: Path, rng: np.random.Generator, kind: Any
 ) -> None:

@@ -7,12 +7,16 @@ import pytest
 
 from batches import Row, make_batch
 from emberd.protocol import Batch
-from emberd.runtime.plan_key import Buckets
+from emberd.runtime.plan_key import Buckets, PlanKey
 from emberd.runtime.sampler import Mode
 
 
 def few_splits(rows: int, context: int) -> int:
     return 1 if context < 256 or rows > 8 else 4
+
+
+def many_near(rows: int, context: int) -> bool:
+    return rows > 16 and context <= 512
 
 
 def step(decode_rows: int, chunks: list[int]) -> Batch:
@@ -27,7 +31,7 @@ def step(decode_rows: int, chunks: list[int]) -> Batch:
 def test_a_plan_holds_its_step_and_was_made_in_a_pause(
     rng: np.random.Generator, max_tokens: int, max_rows: int
 ) -> None:
-    buckets = Buckets(max_tokens, max_rows, few_splits)
+    buckets = Buckets(max_tokens, max_rows, few_splits, many_near)
     prepared = {*buckets.first(4096), *buckets.likely()}
     for _ in range(300):
         decode_rows = int(rng.integers(0, max_rows + 1))
@@ -50,11 +54,27 @@ def test_a_plan_holds_its_step_and_was_made_in_a_pause(
 
 
 def test_what_only_some_requests_ask_for_is_another_plan() -> None:
-    buckets = Buckets(512, 32, few_splits)
+    buckets = Buckets(512, 32, few_splits, many_near)
     plain, masked = (buckets.key(step(3, []), 3, mode) for mode in (Mode.PLAIN, Mode.MASKS))
     assert plain != masked and masked not in {*buckets.likely()}
 
 
 def test_there_are_few_plans_each_once() -> None:
-    keys = [*Buckets(512, 32, few_splits).likely()]
+    keys = [*Buckets(512, 32, few_splits, many_near).likely()]
     assert len(keys) == len({*keys}) < 50
+
+
+def test_many_short_contexts_have_a_plan_of_their_own_until_one_is_long() -> None:
+    buckets = Buckets(512, 32, few_splits, many_near)
+
+    def key(rows: int, context: int, chunks: list[int]) -> PlanKey:
+        lengths = [(1, context) for _ in range(rows)] + [(count, 20) for count in chunks]
+        batch = make_batch(
+            [Row(i, [7] * count, before, [0] * 64) for i, (count, before) in enumerate(lengths)], 16
+        )
+        return buckets.key(batch, rows, Mode.PLAIN)
+
+    short, long = key(20, 100, []), key(20, 700, [])
+    assert short.near and not long.near and short._replace(near=False) == long
+    assert {short, long} <= {*buckets.likely()}  # going on from one to the other waits for nothing
+    assert not key(8, 100, []).near and not key(20, 100, [30]).near

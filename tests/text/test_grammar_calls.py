@@ -75,11 +75,18 @@ TEMPLATES = {  # the smallest texts that templates of these notations hold
     "apertus": "<|tools_prefix|>",
     "mcp": "<use_mcp_tool>",
     "gigachat": "<|function_call|>",
+    "seed": "<seed:tool_call> <function= <parameter=",
+    "toolcall": "<TOOLCALL>",
+    "tool-calls": "<tool_calls>[",
+    "tool-calls by lines": "<tool_calls>",
+    "param": "<param name=",
+    "olmo": "<function_calls>",
     "channels": "<|channel|> <|message|>",
 }
 CLOSINGS = (  # as one token each, or no random reply would ever close a text
     "\n</parameter>\n",
     "</parameter>\n",
+    "</param>",
     "</｜DSML｜parameter>\n",
     "</arg_value>\n",
     "<escape>",

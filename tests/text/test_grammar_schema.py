@@ -214,6 +214,7 @@ def test_values_that_fit_and_others_do_not_k08(
     assert [text for text in wrong if player.accepts(grammar, text)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("year", [4, 100, 399, 400, 1900, 2000, 2023, 2024, 9999])
 def test_dates_are_those_of_the_calendar_k08(player: Player, year: int) -> None:
     grammar = grammar_of({"type": "string", "format": "date"})
@@ -255,7 +256,10 @@ def test_blanks_are_few_and_never_outside_k09(player: Player) -> None:
     assert not player.accepts(grammar, "{\n" + " " * 40 + '"n":1}')
 
 
-@pytest.mark.parametrize("seed", range(NUM_RANDOM))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, NUM_RANDOM))],
+)
 def test_what_random_schemas_allow_validates_k08(player: Player, seed: int) -> None:
     schema = RandomSchemas(seed).schema()
     grammar, num_ended = grammar_of(schema), 0

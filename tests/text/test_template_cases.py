@@ -41,6 +41,7 @@ def outcome(template: ChatTemplate, case: dict[str, Any]) -> tuple[str | None, s
     return prompt, None
 
 
+@pytest.mark.slow
 @pytest.mark.cases
 def test_prompts_of_real_templates(cases_dir: Path) -> None:
     for name, file, template in files(cases_dir):
@@ -60,6 +61,7 @@ def test_prompts_of_real_templates(cases_dir: Path) -> None:
                     assert error == case["error"], where
 
 
+@pytest.mark.slow
 @pytest.mark.cases
 def test_k20_control_text_typed_into_real_templates(cases_dir: Path) -> None:
     """The ids of the template's own control tokens are the same whatever is typed, and the text is there."""

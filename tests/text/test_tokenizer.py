@@ -77,6 +77,30 @@ def test_the_longest_special_token_is_found_first_wherever_it_is() -> None:
     assert encoded(tokenizer, "<abcd>", parse_special=True) == ["<", "a", "bcd>"]
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_tokens_to_fill_in_with_are_control_tokens_unless_a_key_names_another(given: bool) -> None:
+    """As llama.cpp has it, whatever type the file gives them."""
+    keys = byte_level(user_defined=["<fim_prefix>", "<fim_suffix>"])
+    if given:
+        keys["tokenizer.ggml.fim_pre_token_id"] = 0
+    tokenizer = Tokenizer.from_metadata(keys)
+    plain = ["<fim_prefix>"] if given else list("<fim_prefix>")
+    assert encoded(tokenizer, "<fim_prefix><fim_suffix>") == [*plain, *"<fim_suffix>"]
+    read = encoded(tokenizer, "<fim_prefix><fim_suffix>", parse_special=True)
+    assert read == ["<fim_prefix>", "<fim_suffix>"]
+
+
+@pytest.mark.parametrize("name", ["Phi-3-mini-4k-instruct", "phi3", "Llama 3", None])
+def test_white_space_behind_special_tokens_goes_in_phi_3(name: str | None) -> None:
+    """As llama.cpp, which knows the model by its name; not behind those that are no part of a template."""
+    keys = byte_level(control=["<|user|>", "<s>"], user_defined=["<tool>"])
+    tokenizer = Tokenizer.from_metadata(keys | ({"general.name": name} if name else {}))
+    found = encoded(tokenizer, "<s> a<|user|>\n b<tool>\t<|user|> \r\n", parse_special=True)
+    taken = ["<s>", "Ġ", "a", "<|user|>", "b", "<tool>", "<|user|>"]
+    kept = ["<s>", *"Ġa", "<|user|>", *"ĊĠb", "<tool>", "ĉ", "<|user|>", *"ĠčĊ"]
+    assert found == (taken if name and name.lower().startswith("phi") else kept)
+
+
 def test_protected_places_are_no_control_tokens() -> None:
     tokenizer = Tokenizer.from_metadata(byte_level([], ["<|x|>"], ["<u>"]))
     ids = tokenizer.encode(
@@ -258,9 +282,11 @@ def test_ids_outside_the_vocabulary_count_as_not_given() -> None:
     assert encoded(tokenizer, "a") == ["a"]
 
 
-def test_an_unknown_pre_tokenizer_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ModelFileError, match=r"'frobnicate'.*deepseek-llm.*qwen2"):
-        Tokenizer.from_metadata(byte_level(pre="frobnicate"))
+@pytest.mark.parametrize("name", ["frobnicate", "\x1b[31m", "long" * 10_000])
+def test_an_unknown_pre_tokenizer_is_refused_in_few_words(name: str) -> None:
+    with pytest.raises(ModelFileError, match=r"tokenizer\.ggml\.pre is '") as caught:
+        Tokenizer.from_metadata(byte_level(pre=name))
+    assert len(str(caught.value)) < 250 and str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("model", ["plamo2", "t5", "rwkv"])
@@ -281,6 +307,10 @@ def test_other_kinds_of_tokenizer_are_refused_by_name(model: str) -> None:
         ("token_type", "abc"),
         ("token_type", np.full(300, np.nan)),
         ("merges", 5),
+        ("scores", [float("nan")] * 300),
+        ("add_bos_token", "false"),
+        ("add_bos_token", np.array([True, False])),
+        ("add_eos_token", np.array([])),
         ("pre", 3),
     ],
 )

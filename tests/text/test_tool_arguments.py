@@ -85,6 +85,62 @@ def test_what_a_call_says_of_a_value_comes_first() -> None:
     assert read(form(f"'{mark}'", {}), [reply]).calls == [("f", {"a": "7", "b": 7})]
 
 
+TAGS = {"x": "</parameter><parameter=z></arg_value></param>", "y": ["</parameter>\n<b>"]}
+
+
+@pytest.mark.parametrize(
+    ("mark", "opening", "close", "call"),
+    [
+        ("<function= <parameter=", "<parameter=%s>\n", "\n</parameter>\n", "<function=f>\n%s</function>"),
+        ("<arg_key>", "<arg_key>%s</arg_key>\n<arg_value>", "</arg_value>\n", "<tool_call>f\n%s</tool_call>"),
+        ("<invoke name=", '<parameter name="%s">', "</parameter>\n", '<invoke name="f">\n%s</invoke>'),
+        ("<param name=", '<param name="%s">', "</param>", '<function name="f">%s</function>'),
+    ],
+)  # fmt: skip
+def test_tags_within_json_are_text_of_it(mark: str, opening: str, close: str, call: str) -> None:
+    values = "".join(opening % key + json.dumps(TAGS) + close for key in ("a", "b"))
+    assert read(form(mark, {}), [call % values]).calls == [("f", {"a": TAGS, "b": TAGS})]
+
+
+CODE = "a </function> b\n<function=g>\n</invoke> <tool_call> </tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("mark", "reply"),
+    [
+        (
+            "<function= <parameter=",
+            "<tool_call>\n<function=f>\n<parameter=a>\n%s\n</parameter>\n</function>\n</tool_call>",
+        ),
+        (
+            "<arg_key>",
+            "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>%s</arg_value>\n</tool_call>",
+        ),
+        ("<invoke name=", '<invoke name="f">\n<parameter name="a">%s</parameter>\n</invoke>'),
+        (
+            "'｜DSML｜'",
+            '<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="a" string="true">%s</｜DSML｜parameter>'
+            "</｜DSML｜invoke>",
+        ),
+        ("<param name=", '<function name="f"><param name="a"><![CDATA[%s]]></param></function>'),
+    ],
+)
+def test_the_tag_that_closes_a_call_is_text_within_a_value(
+    mark: str, reply: str, rng: np.random.Generator
+) -> None:
+    """As where the model writes about calls, or in another markup."""
+    for pieces in cuts(f"{reply % CODE}\nDone.", rng):
+        found = read(form(mark, {}), pieces)
+        assert (found.text, found.calls) == ("Done.", [("f", {"a": CODE})])
+
+
+def test_a_value_without_its_closing_tag_ends_with_the_call() -> None:
+    function = "<function=f>\n<parameter=a>\n1\n<parameter=b>\n2\n</function>\n</tool_call>\n"
+    reply = f"<tool_call>\n{function}<tool_call>\n{function}"
+    found = read(form("<function= <parameter=", {}), [reply])
+    assert (found.text, found.calls) == ("", [("f", {"a": 1, "b": 2})] * 2)
+
+
 @pytest.mark.parametrize(
     ("call", "arguments"),
     [
@@ -98,6 +154,10 @@ def test_what_a_call_says_of_a_value_comes_first() -> None:
         ('f(**{"a b": [1, {"c": null}]}, count=1)', {"a b": [1, {"c": None}], "count": 1}),
         ("f(size=-1.5e3)", {"size": -1500.0}),
         ("f(tags=('a', 'b'))", {"tags": ["a", "b"]}),
+        (
+            r"""f(name='It's "so", \'a\'', tags=['b', 'c'])""",
+            {"name": """It's "so", 'a'""", "tags": ["b", "c"]},
+        ),
     ],
 )
 @pytest.mark.parametrize("mark", ["[func_name1(", "<|tool_list_start|>"])

@@ -61,6 +61,10 @@ TEMPLATES = {  # the smallest texts that templates of these notations hold
     "apertus": "<|tools_prefix|>",
     "mcp": "<use_mcp_tool>",
     "gigachat": "<|function_call|>",
+    "toolcall": "<TOOLCALL>",
+    "tool-calls": "<tool_calls>[",
+    "param": "<param name=",
+    "olmo": "<function_calls>",
 }
 SEP, BEGIN, END = "<｜tool▁sep｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
 WRITTEN: list[tuple[str, str, str, Calls]] = [  # notation, reply, its text, its calls
@@ -260,6 +264,87 @@ WRITTEN: list[tuple[str, str, str, Calls]] = [  # notation, reply, its text, its
         [PARIS],
     ),
 ]
+WRITTEN += [
+    ("llama-json", "[weather(city='Paris', days=2), clock()]", "", [PARIS_2, CLOCK]),
+    (
+        "llama-json",
+        '[ {"name": "weather", "parameters": {"city": "Paris"}}, {"name": "clock"}]',
+        "",
+        [PARIS, CLOCK],
+    ),
+    (
+        "gemma4",
+        "<|tool_call>call:weather{where:{a:None,b:[True]}}<tool_call|>",
+        "",
+        [("weather", {"where": {"a": None, "b": [True]}})],
+    ),
+    (
+        "dsml",
+        'Ok.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="clock">\n\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
+        "Ok.",
+        [CLOCK],
+    ),
+    ("hermes", '<tools>\n{"name": "clock", "arguments": {}}\n</tools>', "", [CLOCK]),
+    (
+        "lfm2",
+        "<|tool_call_start|>[weather(city='Paris', days=2)]<|tool_call_end|>",
+        "",
+        [PARIS_2],
+    ),
+    (
+        "llama-json",
+        '<|python_start|>{"name": "clock", "parameters": {}}<|python_end|>',
+        "",
+        [CLOCK],
+    ),
+    (
+        "pythonic",
+        "<|python_start|>[weather(city='Paris'), clock()]<|python_end|>",
+        "",
+        [PARIS, CLOCK],
+    ),
+    (
+        "xml",
+        "<seed:tool_call>\n<function=weather>\n<parameter=city>Paris</parameter>\n<parameter=where>"
+        "{'a': True}</parameter>\n</function>\n</seed:tool_call>",
+        "",
+        [("weather", {"city": "Paris", "where": {"a": True}})],
+    ),
+    (
+        "toolcall",
+        'I look.\n<TOOLCALL>[{"name": "weather", "arguments": {"city": "Paris"}}, {"name": "clock", '
+        '"arguments": "{}"}]</TOOLCALL>',
+        "I look.",
+        [PARIS, CLOCK],
+    ),
+    (
+        "tool-calls",
+        'So:\n<tool_calls>[{"name": "weather", "arguments": {"city": "Paris"}, "id": "1"}, {"name": '
+        '"clock", "arguments": {}}]</tool_calls>',
+        "So:",
+        [PARIS, CLOCK],
+    ),
+    (
+        "tool-calls",
+        '<tool_calls>\n{"name": "weather", "arguments": {"city": "Paris"}}\n{"name": "clock", '
+        '"arguments": {}}\n</tool_calls>',
+        "",
+        [PARIS, CLOCK],
+    ),
+    (
+        "param",
+        'Now.\n<function name="weather"><param name="city"><![CDATA[</param>\n& <b>]]></param><param name="days">'
+        '2</param></function>\n<function name="clock"></function>',
+        "Now.",
+        [("weather", {"city": "</param>\n& <b>", "days": 2}), CLOCK],
+    ),
+    (
+        "olmo",
+        '<function_calls>weather(city="Paris",\n  days=2)\nclock()</function_calls>',
+        "",
+        [PARIS_2, CLOCK],
+    ),
+]
 PROSE: list[tuple[str, str]] = [  # replies that only begin like calls
     ("hermes", "The <tool_card> of <tool_call> is a tag.\n"),
     ("hermes", "<tool_call> {not json} </tool_call>  end"),
@@ -269,6 +354,9 @@ PROSE: list[tuple[str, str]] = [  # replies that only begin like calls
     ("hermes", "a < b <tool_"),
     ("hermes", "\n\n  blanks around  \n"),
     ("llama-json", '{"city": "Paris", "name": "weather"}'),
+    ("llama-json", "[1] is a note, [weather(city='Paris')] a call"),
+    ("llama-json", "[[weather()]]"),
+    ("llama-json", " [ "),
     ("pythonic", "[1, 2, 3] is a list"),
     ("pythonic", "[weather] is what I look for"),
     ("pythonic", "[nobody(x=1)]"),
@@ -424,7 +512,10 @@ def test_the_generic_prompt_puts_tools_calls_and_results_into_text() -> None:
     assert not any("tool_calls" in m for m in result)
 
 
-def test_broken_calls_of_every_notation_end_without_a_crash(rng: np.random.Generator) -> None:
+@pytest.mark.slow
+def test_broken_calls_of_every_notation_are_read_alike_however_they_are_cut(
+    rng: np.random.Generator,
+) -> None:
     """Replies with characters dropped, doubled and swapped: every part still has its order."""
     for notation, reply, _, _ in WRITTEN:
         for _ in range(20):
@@ -437,8 +528,38 @@ def test_broken_calls_of_every_notation_end_without_a_crash(rng: np.random.Gener
                     characters[place] *= 2
                 else:
                     characters[place] = chr(rng.integers(32, 127))
+            broken = "".join(characters)
             for cut in (False, True):
-                read(form_of(notation), characters, cut=cut)
+                found = [read(form_of(notation), p, cut=cut) for p in cuts(broken, rng)]
+                told = [(one.text, one.names, one.arguments) for one in found]
+                assert told[1:] == told[:-1], broken
+
+
+@pytest.mark.parametrize(
+    ("reply", "text", "names", "arguments"),
+    [
+        (
+            '<tool_call>{"name": "clock", "arguments": {}, oops}}</tool_call>\nSo.',
+            "So.",
+            ["clock"],
+            ["{}"],
+        ),
+        (
+            '<tool_call>[{"name": "clock"}, {"name: 5}] {"a": </tool_call> <tool_call>{"name": "clock"}</tool_call>',
+            "",
+            ["clock", "clock"],
+            ["{}", "{}"],
+        ),
+        ('{"name": "clock", "price": 5}', '{"name": "clock", "price": 5}', [], []),
+        ('<tool_call>{"name": "clock", arguments}', '<tool_call>{"name": "clock", arguments}', [], []),
+    ],
+)  # fmt: skip
+def test_what_breaks_behind_a_call_is_dropped_up_to_the_next_tag(
+    reply: str, text: str, names: list[str], arguments: list[str], rng: np.random.Generator
+) -> None:
+    for pieces in cuts(reply, rng):
+        found = read(form_of("hermes"), pieces)
+        assert (found.text, found.names, found.arguments) == (text, names, arguments)
 
 
 def test_a_syntax_has_no_mark_twice() -> None:

@@ -54,6 +54,29 @@ def test_words_are_cut_into_the_longest_pieces(
     assert pieces(tokenizer, text) == wanted
 
 
+@pytest.mark.parametrize(
+    ("lowercase", "strip_accents", "wanted"),
+    [
+        (None, None, ["hello", "!"]),
+        (False, None, ["Héllo\u0301", "!"]),
+        (False, True, ["Hello", "!"]),
+        (True, False, ["héllo\u0301", "!"]),
+    ],
+)
+def test_case_and_accents_stay_where_the_file_says_so(
+    lowercase: bool | None, strip_accents: bool | None, wanted: list[str]
+) -> None:
+    """As llama.cpp: without a word about accents they follow case."""
+    tokens = [*TOKENS, "▁Hello", "▁Héllo\u0301", "▁héllo\u0301"]
+    keys = {"lowercase": lowercase, "strip_accents": strip_accents}
+    given = {f"tokenizer.ggml.normalizer.{k}": v for k, v in keys.items() if v is not None}
+    types = [*METADATA["tokenizer.ggml.token_type"], 1, 1, 1]
+    more = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
+    tokenizer = Tokenizer.from_metadata(METADATA | more | given)
+    assert pieces(tokenizer, "Héllo\u0301!") == [f"▁{word}" for word in wanted]
+    assert pieces(tokenizer, "\u0130ng") == ["[UNK]" if lowercase is False else "▁ing"]
+
+
 def test_a_text_stands_between_cls_and_sep(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("the", add_special=True, parse_special=True)
     assert ids == [CLS, TOKENS.index("▁the"), SEP]

@@ -167,7 +167,7 @@ def test_sizes_that_fill_no_unit_of_a_kernel(
 ) -> None:
     monkeypatch.setattr(loading, "check_sampler", lambda *_: ())
     monkeypatch.setattr(uses, "numbers_up_to", lambda _: [1])
-    sizes = Sizes(width=100, ffn=37, heads=6, kv_heads=3, head_dim=20, shared_ffn=53)
+    sizes = Sizes(width=100, ffn=37, heads=5, kv_heads=5, head_dim=20, shared_ffn=53)
     path = architecture_model(tmp_path / "m.gguf", name, quant="F16", sizes=sizes)
     found = check(opened, path)
     assert not found.wrong and not found.replaced and not found.unchecked, found

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType as GGMLType
 
 from arch_models import Sizes, architecture_model
 from emberd.gguf.spec import open_model
@@ -26,7 +27,7 @@ from pretended import (
 )
 from tiny_bidirectional import bidirectional_model
 from tiny_encoder import encoder_model
-from tiny_gguf import odd_feed_forward, random_model
+from tiny_gguf import odd_feed_forward, random_model, random_rows
 
 KINDS = {
     "software": ("CPU", None),
@@ -35,8 +36,15 @@ KINDS = {
 }
 KV_TYPES: Any = ("f16", "q8_0")
 MODELS = ("llama", "mixed", "gpt-oss", "olmo2", "gemma2", "qwen2moe", "gpt2")
-ODD_MODELS = ("odd llama", "odd gpt2", "odd qwen2moe", "odd gemma2", "odd feed-forward")
-"""Of widths that fill no unit of a kernel; in the last one, of the feed-forward alone."""
+ODD_MODELS = (
+    "odd llama",
+    "odd gpt2",
+    "odd qwen2moe",
+    "odd gemma2",
+    "odd feed-forward",
+    "odd state",
+)
+"""Of widths that fill no unit of a kernel; the last two are quantized where they can be."""
 MOST = {"max_tokens": 512, "max_rows": 32}
 
 
@@ -45,8 +53,13 @@ def model_of(path: Path, name: str) -> Path:
         return mixed_model(path, np.random.default_rng())
     if name == "odd feed-forward":
         return odd_feed_forward(path, np.random.default_rng())
+    if name == "odd state":  # whole tiles of 16 rows, but no whole runs of 32
+        q8 = GGMLType.Q8_0
+        rows = (q8, random_rows(np.random.default_rng(), 112, 256, q8))
+        outputs = {f"blk.{layer}.attn_output.weight": rows for layer in range(2)}
+        return random_model(path, quant="F16", width=112, tensors=outputs)
     if name in ODD_MODELS:
-        sizes = Sizes(width=1004, ffn=556, heads=6, kv_heads=3, head_dim=20, shared_ffn=530)
+        sizes = Sizes(width=1004, ffn=556, heads=5, kv_heads=5, head_dim=20, shared_ffn=530)
         return architecture_model(path, name.removeprefix("odd "), quant="F16", sizes=sizes)
     if name != "llama":
         return architecture_model(path, name, quant="Q8_0")
@@ -72,10 +85,10 @@ def missing(
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *((name, "subgroups") for name in (*MODELS, *ODD_MODELS)),
-        ("llama", "plain"),
+        *(pytest.param(n, "subgroups", marks=pytest.mark.slow) for n in (*MODELS, *ODD_MODELS)),
+        pytest.param("llama", "plain", marks=pytest.mark.slow),
         ("gpt-oss", "software"),
-        ("odd llama", "software"),
+        pytest.param("odd llama", "software", marks=pytest.mark.slow),
     ],
 )
 def test_every_kernel_that_serves_is_checked(
@@ -85,6 +98,7 @@ def test_every_kernel_that_serves_is_checked(
     assert missing(monkeypatch, device, path, default_table(device)) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -92,6 +106,7 @@ def test_every_kernel_that_serves_is_checked(
         ("mixed", "subgroups"),
         ("qwen2moe", "plain"),
         ("odd llama", "subgroups"),
+        ("odd state", "subgroups"),
     ],
 )
 def test_measured_tiles_are_checked_in_all_their_kernels(
@@ -107,6 +122,7 @@ def test_measured_tiles_are_checked_in_all_their_kernels(
     assert missing(monkeypatch, device, path, table) == set()
 
 
+@pytest.mark.slow
 def test_what_stands_in_for_kernels_that_are_left_out_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
@@ -115,13 +131,16 @@ def test_what_stands_in_for_kernels_that_are_left_out_is_checked(
     assert missing(monkeypatch, device, path, default_table(device)) == set(), device.left_out
 
 
-@pytest.mark.parametrize(("quant", "kind"), [("Q8_0", "subgroups"), ("F16", "plain")])
+@pytest.mark.parametrize(
+    ("quant", "kind"), [("Q8_0", "subgroups"), ("F16", "plain"), ("F32", "plain")]
+)
 def test_every_kernel_of_an_encoder_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quant: str, kind: str
 ) -> None:
     """Of matrices so large that the tiles of few workgroups would not do."""
     device, path = PretendedDevice(*KINDS[kind]), tmp_path / "m.gguf"
-    encoder_model(path, quant=quant, layers=1, width=512, ffn=2048)
+    sizes = {"width": 500, "ffn": 2044} if quant == "F32" else {"width": 512, "ffn": 2048}
+    encoder_model(path, quant=quant, layers=1, **sizes)
     with nothing_compiled(monkeypatch) as (served, checked):
         make_calls(device, path, 512)
         check_at_load(WatchedKernels(device), path, cache_dir=None, **MOST)
@@ -130,7 +149,12 @@ def test_every_kernel_of_an_encoder_is_checked(
 
 @pytest.mark.parametrize(
     ("quant", "kind"),
-    [("Q8_0", "subgroups"), ("F16", "plain"), ("Q8_0", "software"), ("Q4_0", "plain")],
+    [
+        pytest.param("Q8_0", "subgroups", marks=pytest.mark.slow),
+        pytest.param("F16", "plain", marks=pytest.mark.slow),
+        ("Q8_0", "software"),
+        pytest.param("Q4_0", "plain", marks=pytest.mark.slow),
+    ],
 )
 def test_every_kernel_of_a_decoder_that_looks_both_ways_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quant: str, kind: str
@@ -144,6 +168,7 @@ def test_every_kernel_of_a_decoder_that_looks_both_ways_is_checked(
     assert not any(key.name.startswith(("sample", "attention_decode")) for key in checked)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_left_out_of_the_check_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ def test_figures_are_those_of_whole_sequences(tmp_path: Path, text: str) -> None
     assert found.reference_perplexity == pytest.approx(np.exp(np.mean(losses, 0)[1]), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_model_is_as_itself(tmp_path: Path, text: str) -> None:
     path = random_model(tmp_path / "f.gguf", quant="F32", layers=1)
     found = compare_over_text(path, path, "cpu", text, WINDOW)
@@ -87,6 +88,7 @@ def test_the_device_is_near_numpy(tmp_path: Path, text: str) -> None:
     assert 0 <= found.mean_kl < 1e-5 and found.top1 > 0.95
 
 
+@pytest.mark.slow
 def test_the_smaller_context_bounds_the_window(tmp_path: Path, text: str) -> None:
     path = random_model(tmp_path / "long.gguf", layers=1)
     other = random_model(tmp_path / "short.gguf", layers=1, context_length=32)
@@ -95,6 +97,7 @@ def test_the_smaller_context_bounds_the_window(tmp_path: Path, text: str) -> Non
         assert found.num_tokens == 110 - 4 and found.mean_kl == 0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # overflow is what is tested
 @pytest.mark.parametrize("value", [np.nan, 3e38])
 def test_what_is_not_finite_proves_nothing(tmp_path: Path, text: str, value: float) -> None:

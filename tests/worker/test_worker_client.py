@@ -73,6 +73,7 @@ def test_streams_side_by_side_equal_lone_runs() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_worker_prepares_in_pauses_and_serves_before_it_is_done() -> None:
     async def scenario() -> None:
         worker = await start("prepare")
@@ -88,6 +89,7 @@ def test_a_worker_prepares_in_pauses_and_serves_before_it_is_done() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_worker_does_not_get_the_api_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBERD_API_KEYS", "secret")
     monkeypatch.setenv("EMBERD_API_KEY_FILE", "secrets")
@@ -104,6 +106,7 @@ def test_a_worker_does_not_get_the_api_keys(monkeypatch: pytest.MonkeyPatch) -> 
     assert not {"EMBERD_API_KEYS", "EMBERD_API_KEY_FILE"} & {*environment}
 
 
+@pytest.mark.slow
 def test_a_long_prompt_to_a_stopped_worker_does_not_hold_the_event_loop() -> None:
     """100,000 ids are more than the socket holds. The worker reads them, and has no room for them."""
 
@@ -126,6 +129,7 @@ def test_a_long_prompt_to_a_stopped_worker_does_not_hold_the_event_loop() -> Non
     assert update.error is not None and "100000 tokens" in update.error
 
 
+@pytest.mark.slow
 def test_a_refused_prompt_is_an_error_update_with_both_numbers() -> None:
     """K14, K10."""
 
@@ -142,6 +146,7 @@ def test_a_refused_prompt_is_an_error_update_with_both_numbers() -> None:
     assert "40 tokens" in update.error and "32 tokens" in update.error
 
 
+@pytest.mark.slow
 def test_counts_are_told_while_a_long_prompt_is_read() -> None:
     """Metrics need them before there is any token to tell."""
 
@@ -183,6 +188,7 @@ def test_closing_the_iterator_cancels_the_sequence() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_hundred_cut_streams_leave_the_counts_where_they_were() -> None:
     """K13."""
 
@@ -216,6 +222,7 @@ def test_a_hundred_cut_streams_leave_the_counts_where_they_were() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_starts_and_closes_leave_no_child_and_no_descriptor() -> None:
     async def scenario() -> None:
         daemon = psutil.Process()
@@ -231,6 +238,7 @@ def test_starts_and_closes_leave_no_child_and_no_descriptor() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "error", "words"),
     [
@@ -248,6 +256,7 @@ def test_a_failed_load_raises_what_the_worker_said(
     assert psutil.Process().children() == []
 
 
+@pytest.mark.slow
 def test_progress_is_told_and_a_load_can_be_cancelled() -> None:
     async def scenario() -> None:
         seen: list[float] = []
@@ -291,6 +300,7 @@ def test_a_killed_worker_ends_its_streams_with_a_clear_error() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_step_that_raises_tells_every_request_and_ends_the_worker() -> None:
     async def scenario() -> None:
         worker = await start("fail-late", max_sequences=1)
@@ -312,6 +322,7 @@ def test_a_step_that_raises_tells_every_request_and_ends_the_worker() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_close_under_a_running_stream_ends_it() -> None:
     async def scenario() -> None:
         worker = await start("slow")
@@ -328,6 +339,7 @@ def test_close_under_a_running_stream_ends_it() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_signals_to_the_group_do_not_end_the_worker() -> None:
     """K38: a terminal's interrupt reaches every process; the daemon drains first."""
 
@@ -341,6 +353,7 @@ def test_signals_to_the_group_do_not_end_the_worker() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["serve", "hang"])
 def test_the_worker_ends_when_its_gateway_is_gone(mode: str) -> None:
     """Idle, and in the middle of a load that hangs."""

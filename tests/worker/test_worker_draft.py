@@ -52,6 +52,7 @@ def loaded(options: WorkerOptions) -> tuple[Runner, Runner, DraftModel]:
     return runner, draft.runner, draft.model()
 
 
+@pytest.mark.slow
 def test_no_reply_is_another_for_any_draft(
     options: WorkerOptions, rng: np.random.Generator
 ) -> None:
@@ -82,6 +83,7 @@ def _copied(path: str) -> str:
     return shutil.copy(path, path + ".copy.gguf")
 
 
+@pytest.mark.slow
 def test_memory_is_shared_by_what_tokens_take(options: WorkerOptions) -> None:
     """The draft has a place for every token of its model's pool, and the estimate counts what both then take."""
     options = replace(options, kv_memory=1 << 20, context_length=64)
@@ -131,6 +133,7 @@ def test_auto_takes_a_kv_type_that_both_can_have(options: WorkerOptions, tmp_pat
     assert runner.info().kv_type == beside.info().kv_type == "f32"
 
 
+@pytest.mark.slow
 def test_what_the_draft_is_refused_for_is_refused_of_both(options: WorkerOptions) -> None:
     """The draft is asked about as it would be loaded; here its device has no binding for its cache."""
     asked: list[WorkerOptions] = []
@@ -153,6 +156,7 @@ def test_what_the_draft_is_refused_for_is_refused_of_both(options: WorkerOptions
     assert fit.verdict == "fits with a smaller context" and fit.largest["f32"] == 64
 
 
+@pytest.mark.slow
 def test_a_worker_serves_with_its_draft_and_tells_of_it(options: WorkerOptions) -> None:
     async def work() -> None:
         worker = await WorkerClient.start(options)

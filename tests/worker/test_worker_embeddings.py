@@ -22,6 +22,7 @@ async def start(*arguments: str) -> WorkerClient:
     return await WorkerClient.start(WorkerOptions("fake.gguf"), command=(*FAKE, *arguments))
 
 
+@pytest.mark.slow
 def test_texts_are_embedded_beside_a_reply() -> None:
     async def work() -> None:
         worker = await start()
@@ -47,6 +48,7 @@ def test_texts_are_embedded_beside_a_reply() -> None:
     asyncio.run(work())
 
 
+@pytest.mark.slow
 def test_refusals_cancelling_and_death_reach_the_caller() -> None:
     async def work() -> None:
         worker = await start("mode=slow")
@@ -68,6 +70,7 @@ def test_refusals_cancelling_and_death_reach_the_caller() -> None:
     asyncio.run(work())
 
 
+@pytest.mark.slow
 def test_the_worker_chooses_the_encoder_for_an_encoders_file(tmp_path: Path) -> None:
     tiny = encoder_model(tmp_path / "tiny.gguf")
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from emberd.errors import ModelFileError
+from emberd.errors import DeviceError, ModelFileError
 from emberd.estimate import MemoryQuestion
 from emberd.protocol import WorkerOptions
+from emberd.runtime import device as devices
 from emberd.worker.client import WorkerClient
+from emberd.worker.process import estimate_memory, load_runner
+from made_up_gpu import made_up_gpu
+from tiny_encoder import encoder_model
 from tiny_gguf import random_model
 
 
+@pytest.mark.slow
 def test_a_process_tells_what_a_load_would_take(tmp_path: Path) -> None:
     path = random_model(tmp_path / "m.gguf", layers=1)
 
@@ -26,3 +32,31 @@ def test_a_process_tells_what_a_load_would_take(tmp_path: Path) -> None:
             await WorkerClient.estimate(MemoryQuestion(WorkerOptions(str(tmp_path / "no.gguf"))))
 
     asyncio.run(work())
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "head_dim"), [("decoder", 130), ("decoder", 264), ("encoder", 320)]
+)
+def test_heads_that_no_gpu_takes_are_the_cpus_unless_a_gpu_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, head_dim: int, verify: bool
+) -> None:
+    """Told as what they are, and not as kernels that are wrong; the estimate is of the device that will serve."""
+    monkeypatch.setattr(devices, "choose_adapter", lambda _: (made_up_gpu(), "made up"))
+    path = tmp_path / "m.gguf"
+    if kind == "decoder":
+        random_model(path, layers=1, width=64, heads=2, kv_heads=1, head_dim=head_dim)
+    else:
+        encoder_model(path, layers=1, width=head_dim, heads=1)
+    options = WorkerOptions(str(path), "auto", context_length=64, verify=verify)
+    runner = load_runner(options, lambda _: None)
+    info = runner.info()
+    runner.close()
+    assert info.device_kind == "cpu" == estimate_memory(MemoryQuestion(options)).device_kind
+    told = f"heads of {head_dim} dims are not supported"
+    assert told in info.verification
+    named = replace(options, device="gpu")
+    with pytest.raises(DeviceError, match=told):
+        load_runner(named, lambda _: None)
+    assert told in estimate_memory(MemoryQuestion(named)).refusal

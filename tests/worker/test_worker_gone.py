@@ -31,6 +31,7 @@ def test_who_comes_to_a_killed_worker_may_send_it_again() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_what_ran_or_came_beside_what_ran_may_not() -> None:
     async def scenario() -> None:
         worker = await start("slow")

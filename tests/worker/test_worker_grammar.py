@@ -27,6 +27,7 @@ async def last_of(worker: WorkerClient, request: GenerateRequest) -> SequenceUpd
     return _merge([update async for update in worker.generate(request)])
 
 
+@pytest.mark.slow
 def test_the_vocabulary_is_made_once_and_only_for_a_grammar_k08() -> None:
     made = 0
 
@@ -56,6 +57,7 @@ def test_the_vocabulary_is_made_once_and_only_for_a_grammar_k08() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_vocabulary_that_cannot_be_made_fails_its_request_alone() -> None:
     def table() -> TokenTable:
         raise ZeroDivisionError("a bug")
@@ -74,6 +76,7 @@ def test_a_vocabulary_that_cannot_be_made_fails_its_request_alone() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_logprobs_of_prompt_and_tokens_arrive_whole_oc13() -> None:
     request = GenerateRequest(
         "told", (5, 6, 7, 8), SamplingParams(max_tokens=12, num_logprobs=3), prompt_logprobs=2

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..config import Config
-from .local import model_and_draft
+from .local import local_store, model_and_draft
 from .models import ModelArgument
 from .output import JsonOption, print_json, print_table, size_words
 from .settings import with_settings
@@ -45,6 +45,7 @@ def fit(config: Config, model: ModelArgument, json: JsonOption = False) -> None:
     from ..worker.client import WorkerClient
 
     path, draft = model_and_draft(config, model)
+    local_store(config).check_file(path)
     made = asyncio.run(WorkerClient.estimate(question_of(config, path, draft)))
     told = judge(made, config).description()
     if json:

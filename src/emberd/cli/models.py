@@ -12,7 +12,7 @@ import typer
 from ..config import Config
 from .client import Daemon, running_daemon
 from .local import local_store, model_path
-from .output import JsonOption, print_json, print_table, size_words, time_words
+from .output import JsonOption, print_json, print_table, printable, size_words, time_words
 from .settings import with_settings
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def show(
     facts["tensor types"] = ", ".join(f"{name} ×{count}" for name, count in types.items())
     facts["chat template"] = "yes" if chat_template else "no"
     for key, value in facts.items():
-        print(f"{key:<15} {value}")
+        print(f"{key:<15} {printable(str(value))}")
 
 
 def _kernels_of(config: Config, name: str) -> str:

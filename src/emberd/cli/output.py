@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
@@ -39,7 +40,21 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    """Numbers that JSON does not have become null."""
+    print(json.dumps(_finite(value), indent=2, ensure_ascii=False, default=str))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def printable(text: str) -> str:
+    """What a terminal shows and does not obey: texts of files from elsewhere may hold its control codes."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def size_words(nbytes: float) -> str:

@@ -50,7 +50,7 @@ class Engine:
         self,
         runner: Runner,
         tiers: Tiers | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.perf_counter,
         prompt_share: float = 1.0,
         speculate: bool = False,
         draft: DraftModel | None = None,

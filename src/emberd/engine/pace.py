@@ -24,6 +24,9 @@ _FIRST_RETRY, _RETRY = 16, 512
 """Steps after which it is forgotten how long a size took that was too long, so that it is tried again: soon at first,
 since a kernel may have been compiled in it."""
 
+_CLOCK = 1e-6
+"""Seconds that a step takes at least: clocks may show none, and shares of none are nothing."""
+
 _UNDER_WAY = 4
 """Steps that may be submitted before one is done."""
 
@@ -70,16 +73,16 @@ class Pace:
     def note(self, mix: Mix) -> None:
         """A step is done. The first of its size is not believed: what it needs was made in it."""
         replies = _power(mix.num_replies) if mix.num_replies else 0
-        size = _power(mix.num_replies + mix.num_prompt_tokens) if mix.num_prompt_tokens else 0
-        key = replies, size
+        size = self._size(mix.num_replies + mix.num_prompt_tokens) if mix.num_prompt_tokens else 0
+        key, took = (replies, size), max(mix.seconds, _CLOCK)
         if key not in self._seen:
             self._seen.add(key)
         elif not replies:
-            self._prompts[size] = _followed(self._prompts.get(size), mix.seconds)
+            self._prompts[size] = _followed(self._prompts.get(size), took)
         elif size:
-            self._mixed[key] = _followed(self._mixed.get(key), mix.seconds)
+            self._mixed[key] = _followed(self._mixed.get(key), took)
         else:
-            alone = self._alone[replies] = _followed(self._alone.get(replies), mix.seconds)
+            alone = self._alone[replies] = _followed(self._alone.get(replies), took)
             self._saved = min(MOMENT, self._saved + alone * self._ratio)
             self._rested += alone * self._ratio
             self._num_alone += 1
@@ -105,7 +108,7 @@ class Pace:
         if tokens < min(most, num_waiting):
             longest_step = max(allowed, LONGEST_GAP, LONGEST_GAPS * alone)
             size = self._largest(num_replies, longest_step) or self._smallest(num_replies)
-            size = min(size, _power(num_replies + num_waiting))
+            size = min(size, self._size(num_replies + num_waiting))
             larger, seconds = min(most, size - num_replies), self._expected(num_replies, size)
             cost = max(0.0, seconds - allowed)
             moment = prompts_per_reply > 0 and self._is_moment(
@@ -126,7 +129,11 @@ class Pace:
         return max(cost, per_token * num_waiting) <= self._saved and per_token * longest <= MOMENT
 
     def _smallest(self, num_replies: int) -> int:
-        return max(self._least, _power(num_replies + 1))
+        return self._size(num_replies + 1)
+
+    def _size(self, num_tokens: int) -> int:
+        """Tokens of the step that holds so many: where they are fewer than `least`, it takes as long as that."""
+        return max(self._least, _power(num_tokens))
 
     def _largest(self, num_replies: int, allowed: float) -> int:
         """Tokens of the largest step that takes no longer than `allowed` seconds; 0 where the smallest takes longer."""

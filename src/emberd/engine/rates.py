@@ -43,7 +43,7 @@ class Rate:
 class StepClock:
     """How long steps take that overlap: from the end of the one before, or from the start where the device was idle."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._started: deque[float] = deque()
         self._ended = 0.0
@@ -101,7 +101,7 @@ class Rates:
             told = json.loads(path.read_text())
             for name, rate in self._named():
                 rate.note(float(told.get(name, 0)), 1.0)
-        except (OSError, ValueError, TypeError, AttributeError):
+        except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             return
 
     def _named(self) -> tuple[tuple[str, Rate], ...]:

@@ -44,7 +44,7 @@ class Scheduler:
         max_sequences: int,
         max_batch_tokens: int,
         tiers: Tiers | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.perf_counter,
         pace: Pace | None = None,
         draft: DraftModel | None = None,
     ) -> None:

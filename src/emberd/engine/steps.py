@@ -32,7 +32,7 @@ def _kind(mix: Mix) -> str:
 class StepLog:
     """Steps in the order in which they are submitted, and the last of those that are done."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = StepClock(clock)
         self._in_flight: deque[Mix] = deque()
         self.done: deque[Mix] = deque(maxlen=_KEPT)

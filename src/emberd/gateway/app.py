@@ -79,7 +79,7 @@ def create_app(config: Config, manager: ModelManager, preload: Sequence[str] = (
     app.state.responses = ResponseStore(config.response_memory)
     app.state.background = Background()
     for module in MODULES:
-        app.include_router(module.router)
+        app.routes.extend(module.router.routes)  # as they are: including makes each of them anew
     for kind in (EmberdError, HTTPException, ClientDisconnect):
         app.add_exception_handler(kind, errors.handle)
     app.add_middleware(Edge, service=service, keys=config.keys())

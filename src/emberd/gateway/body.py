@@ -79,7 +79,8 @@ def load(raw: bytes, encoding: str, limit: int) -> Json:
     except RecursionError:
         raise BadRequestError("the request body is nested too deeply") from None
     except ValueError as error:
-        raise BadRequestError(f"the request body is not valid JSON: {error}") from None
+        fault = str(error).partition("; use sys.")[0]  # a number of thousands of digits
+        raise BadRequestError(f"the request body is not valid JSON: {fault}") from None
     if not isinstance(value, dict):
         raise BadRequestError(f"the request body must be a JSON object, not {_kind(value)}")
     return _without_surrogates(value) if "\\u" in text else value

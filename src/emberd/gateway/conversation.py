@@ -15,14 +15,15 @@ from ..errors import BadRequestError
 from ..models.loaded import ModelText
 from ..text.grammar.answer import Constraint
 from ..text.grammar.arguments import Parameters
-from ..text.grammar.notations import Function, calls, notation_of, text_with_calls
+from ..text.grammar.notations import Function, calls, notation_of, text_with_calls, written
 from ..text.grammar.reply import ReplyRules, bound
 from ..text.grammar.rules import Rules, any_text
+from ..text.messages import linked
 from ..text.reasoning import EFFORTS, Thinking, reasoning_name, thinking_of, with_reasoning_as
 from ..text.reply import PLAIN, ReplyFormat
 from ..text.tokenizer import Tokenizer
 from ..text.tools.body import tools_of
-from ..text.tools.prompt import as_text, has_tool_messages
+from ..text.tools.prompt import as_text, has_tool_messages, with_calls_in_text
 from ..text.tools.syntax import HERMES, tool_support
 
 _TAIL = 32  # tokens at a prompt's end in which an open thinking tag is looked for
@@ -99,13 +100,16 @@ class Conversation:
         if thinking is None and wish.required and wish.mode is not False:
             raise BadRequestError(f'"{name:.512}" does not support thinking', wish.param)
         support = tool_support(source)
-        messages = with_reasoning_as(reasoning_name(source), model.opened(self.messages))
+        messages = with_reasoning_as(reasoning_name(source), model.opened(linked(self.messages)))
         tools = self.tools
         variables = dict(self.variables)
         unknown = "tool_calls" not in source and has_tool_messages(messages)
         if support is None and (tools or unknown):
             messages, tools = as_text(messages, tools or ()), None
-        elif support is not None and tools and support.variable != "tools":
+        elif support is not None and unknown:
+            notation = notation_of(support.syntax.name, source, in_channels=False)
+            messages = with_calls_in_text(messages, lambda made: written(notation, made))
+        if support is not None and tools and support.variable != "tools":
             variables.setdefault(support.variable, tools)
         if thinking is not None:
             variables = {**thinking.variables(wish.mode, wish.effort), **variables}
@@ -113,7 +117,8 @@ class Conversation:
         form = ReplyFormat()
         if self.tools:
             syntax = support.syntax if support else HERMES
-            form = ReplyFormat(syntax=syntax, tools=tools_of(self.tools), one_call=self.one_call)
+            one = self.one_call or (support is not None and support.one_call)
+            form = ReplyFormat(syntax=syntax, tools=tools_of(self.tools), one_call=one)
         if thinking is not None:
             tail = model.tokenizer.decode(ids[-_TAIL:], show_special=True).rstrip()
             inside, budget = tail.endswith(thinking.tags.open.rstrip()), _budget(wish, thinking)
@@ -171,7 +176,7 @@ class Conversation:
     ) -> str:
         assert form.syntax is not None
         notation = notation_of(form.syntax.name, template, in_channels=form.in_channels)
-        one = self.one_call or (self.forced is not None and self.forced.name is not None)
+        one = form.one_call or (self.forced is not None and self.forced.name is not None)
         return calls(rules, notation, functions, one=one)
 
     def _functions(self) -> list[Function]:

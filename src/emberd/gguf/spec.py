@@ -45,6 +45,7 @@ MAX_HEAD_DIM = 1024
 MAX_CONTEXT = 1 << 30
 MAX_EXPERTS = 1024
 MAX_FACTOR = 1e6  # of scales and caps
+MIN_SCALE = 0.01  # positions are divided by it; the rotations of far larger ones are noise
 
 
 def open_any(path: str | os.PathLike[str]) -> ModelFile | EncoderFile:
@@ -311,7 +312,12 @@ def _rope_scale(keys: Keys) -> float:
         (key for key in ("rope.scaling.factor", "rope.scale_linear") if key in keys), None
     )
     if factor and scaling not in ("none", "longrope") and keys.scalar(factor) != 0:
-        return keys.number(factor, most=MAX_FACTOR)
+        scale = keys.number(factor, most=MAX_FACTOR)
+        if scale < MIN_SCALE:
+            raise keys.refuse(
+                factor, f"is {scale:g}; it must be 0, for none, or at least {MIN_SCALE}"
+            )
+        return scale
     return 1.0
 
 

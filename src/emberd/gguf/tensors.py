@@ -33,6 +33,9 @@ def load_tensors(file: GGUFFile, spec: ModelSpec) -> ModelTensors:
     if architecture.long_rope_factors:
         short = _factors(file, take, spec, "rope_factors_short.weight")
         long = _factors(file, take, spec, "rope_factors_long.weight")
+        if (short is None) != (long is None):
+            missing = "short" if short is None else "long"
+            raise ModelFileError(f"{file.name}: tensor 'rope_factors_{missing}.weight' is missing")
     found = ModelTensors(
         embedding,
         output_norm,

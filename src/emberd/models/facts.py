@@ -15,17 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import ModelFileError
+from ..errors import ModelFileError, NotSupportedError
 from ..gguf.encoder import EncoderFile, EncoderSpec, Pooling, pooling_of
 from ..gguf.loaded import loaded_nbytes, loading_note
+from ..gguf.reader import GGUFFile
 from ..gguf.shards import model_files
 from ..gguf.spec import ModelFile, describe, open_any
 from ..text.fill import fill_tokens
 from ..text.reasoning import thinking_of
+from ..text.vocabulary import Vocabulary
 
 Capability = Literal["completion", "tools", "insert", "thinking", "embedding"]
 
-_VERSION = 9  # part of the cache key: a change of ModelFacts makes older entries unknown
+_VERSION = 10  # part of the cache key: a change of ModelFacts makes older entries unknown
 _SAMPLE_BYTES = 64 * 1024
 _SAMPLES = 64
 _HINTS: dict[str, tuple[str, float, float]] = {  # field of SamplingParams: key, least, most
@@ -141,6 +143,7 @@ def size_label(num_parameters: int) -> str:
 def _read(path: Path) -> ModelFacts:
     model = open_any(path)
     try:
+        _check_vocabulary(model.file)
         description = describe(model)
         template = model.file.metadata.get("tokenizer.chat_template")
         return ModelFacts(
@@ -168,6 +171,14 @@ def _read(path: Path) -> ModelFacts:
         )
     finally:
         model.close()
+
+
+def _check_vocabulary(file: GGUFFile) -> None:
+    """What text needs is looked at here too, so that a file which cannot be served is not listed."""
+    try:
+        Vocabulary.from_metadata(file.metadata)
+    except (ModelFileError, NotSupportedError) as error:
+        raise ModelFileError(f"{file.name}: {error.message}") from None
 
 
 def _encodes(model: ModelFile | EncoderFile) -> bool:
@@ -208,8 +219,8 @@ def _cpu_step_values(model: ModelFile | EncoderFile) -> int:
 
 
 def _cpu_position_values(model: ModelFile | EncoderFile) -> int:
-    if isinstance(model, EncoderFile):
-        return 0
+    if isinstance(model, EncoderFile) or not model.spec.causal:
+        return _position_values(model)
     return _position_values(model) + 2 * model.spec.num_kv_heads * model.spec.head_dim
 
 

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import BadRequestError, ModelFileError
+from ..errors import BadRequestError, ModelFileError, NotSupportedError
 from ..gguf.reader import GGUFFile
 from ..inspection import BatchStatus
 from ..protocol import (
@@ -92,7 +92,10 @@ class ModelText:
         file = GGUFFile(path)
         try:
             metadata = file.metadata
-            tokenizer = Tokenizer.from_metadata(metadata)
+            try:
+                tokenizer = Tokenizer.from_metadata(metadata)
+            except (ModelFileError, NotSupportedError) as error:
+                raise ModelFileError(f"{path.name}: {error.message}") from None
             source = metadata.get("tokenizer.chat_template", PLAIN_TEMPLATE)
             if not isinstance(source, str):
                 raise ModelFileError(f"{path.name}: 'tokenizer.chat_template' is not text")

@@ -32,13 +32,13 @@ from .recovery import Recovery
 from .room import Room
 from .sharing import SharedWorkers, StartWorker
 from .store import Key, ModelStore, StoredModel
+from .texts import Texts
 
 logger = logging.getLogger(__name__)
 
 Wrap = Callable[[Worker, str], Worker]
 _CLAUDE = "claude-*"
 RETRY_SECONDS = 5  # what callers are told while a lost device is not back
-_MAX_TEXTS = 2  # text sides that are kept: vocabularies take tens of megabytes
 
 
 class ModelManager:
@@ -66,7 +66,7 @@ class ModelManager:
         self._waiting: Counter[Key] = Counter()  # requests that wait for the load of a model
         self._room = Room(config, self._groups, self._is_idle, self._drop)
         self._closing: set[asyncio.Task[None]] = set()
-        self._texts: dict[StoredModel, asyncio.Task[ModelText]] = {}
+        self._texts = Texts(store.cache_dir)
         self._recovery = Recovery(self._load_again)
         self._standing: list[str] = []  # what `claude-*` means: the first of those to preload,
         self._last_used: str | None = None  # else the one used last; no encoders
@@ -114,7 +114,7 @@ class ModelManager:
         stored = await self.find(name)
         if (model := self._alive(stored.key)) is not None:
             return model.text
-        return await asyncio.shield(self._text_once(stored))
+        return await asyncio.shield(self._texts.of(stored))
 
     async def acquire(
         self,
@@ -260,23 +260,6 @@ class ModelManager:
             f"; say which of {len(stored)} models it stands for, as --aliases '{_CLAUDE}=NAME'",
         )
 
-    def _text_once(self, stored: StoredModel) -> asyncio.Task[ModelText]:
-        task = self._texts.get(stored)
-        if task is None:
-            while len(self._texts) >= _MAX_TEXTS:
-                del self._texts[next(iter(self._texts))]
-            task = asyncio.ensure_future(
-                asyncio.to_thread(ModelText.load, stored.path, self.store.cache_dir, stored.recipe)
-            )
-            self._texts[stored] = task
-            task.add_done_callback(lambda done: self._text_ended(stored, done))
-        return task
-
-    def _text_ended(self, stored: StoredModel, done: asyncio.Task[ModelText]) -> None:
-        failed = done.cancelled() or done.exception() is not None
-        if failed and self._texts.get(stored) is done:
-            del self._texts[stored]
-
     def _alive(self, key: Key) -> LoadedModel | None:
         model = self._loaded.get(key)
         if model is not None and not model.worker.alive:
@@ -330,7 +313,7 @@ class ModelManager:
             return model
 
     async def _load_now(self, stored: StoredModel, options: WorkerOptions) -> LoadedModel:
-        text = self._text_once(stored)
+        text = self._texts.of(stored)
         worker = await self._workers.take(stored.key, options)
         try:
             loaded_text = await asyncio.shield(text)

@@ -78,14 +78,16 @@ def _fixed(facts: ModelFacts, config: Config, context: int, is_cpu: bool) -> int
         return 4 * facts.num_parameters + cpu_step_bytes(facts, config, context)
     logits = 0 if facts.is_encoder else (1 + _OPTIONAL) * config.max_sequences * facts.vocab_size
     places = context * facts.position_values
-    return facts.weight_bytes + 4 * (config.max_batch_tokens * facts.step_values + places + logits)
+    tokens = max(config.max_batch_tokens, context if facts.is_encoder else 0)  # texts are not cut
+    return facts.weight_bytes + 4 * (tokens * facts.step_values + places + logits)
 
 
 def cpu_step_bytes(facts: ModelFacts, config: Config, context: int) -> int:
     """What the arrays of the largest step take on the CPU device, which holds them while it runs."""
     if facts.is_encoder:
-        arrays = 4 * max(config.max_batch_tokens, context) * facts.cpu_step_values
-        return arrays + blas_bytes()
+        tokens = max(config.max_batch_tokens, context)
+        places = context * facts.cpu_position_values
+        return 4 * (tokens * facts.cpu_step_values + places) + blas_bytes()
     tokens = min(config.max_batch_tokens, max(CPU_STEP_TOKENS, config.max_sequences))
     rows = (2 + _CPU_COUNTS) * config.max_sequences * facts.vocab_size
     places = context * facts.cpu_position_values

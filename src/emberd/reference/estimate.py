@@ -80,7 +80,7 @@ def _encoder(model: EncoderFile | ModelFile, question: MemoryQuestion) -> Memory
     else:
         weights = weight_bytes(model)
         places = context * len(_rope_tables(model.spec)) * model.spec.rope_dim
-        scratch = tokens * _token_values(model.spec) + 3 * MAX_SCORES + places
+        scratch = tokens * _token_values(model.spec) + places
     return replace(
         _made(model, question, weights),
         scratch_bytes=4 * scratch + blas_bytes(),

@@ -21,6 +21,7 @@ MAX_SPLITS = 64
 _HEADS_TOGETHER = 4  # query heads of one attention_decode workgroup
 _MANY_WORKGROUPS = 256  # that fill a large device
 _SPLIT_TOKENS = 128  # least share of a context that is worth a workgroup of its own
+_NEAR_TOKENS = 512  # longest context of many rows for which a head a workgroup pays
 
 
 def decode_splits(device: Device, *, rows: int, num_kv_heads: int, context: int) -> int:
@@ -33,6 +34,15 @@ def decode_splits(device: Device, *, rows: int, num_kv_heads: int, context: int)
         return 1
     most = MAX_SPLITS if context > 2048 else 8
     return max(1, min(most, _MANY_WORKGROUPS // workgroups))
+
+
+def decode_near(device: Device, *, rows: int, num_kv_heads: int, context: int) -> bool:
+    """Whether many rows, with contexts of at most `context` tokens, are to be attended by a workgroup for each head.
+
+    It reads keys and values once for each head, but more of them wait at a time.
+    """
+    many = _MANY_WORKGROUPS // 2 < rows * num_kv_heads <= _MANY_WORKGROUPS
+    return device.subgroup_size is not None and context <= _NEAR_TOKENS and many
 
 
 def decode_partial_shape(
@@ -62,6 +72,7 @@ def attention_decode(
     window: int,
     scale: float,
     splits: int,
+    near: bool = False,
     cap: float = 0.0,
     sinks: Tensor | None = None,
 ) -> list[Dispatch]:
@@ -69,7 +80,8 @@ def attention_decode(
 
     Row r's new token is token r and the last of its context. Caches of `kv_cache.kv_type_of`; block_tables
     i32 (R, B), context_lens i32 (R,), the new token included; window, cap 0: none; sinks f32 (H,); `partial`
-    holds `decode_partial_shape` elements. Rows from count (the number of decode rows) on are not touched.
+    holds `decode_partial_shape` elements; `near` as of `decode_near`. Rows from count (the number of decode rows)
+    on are not touched.
     """
     heads.check(rows, num_heads, num_kv_heads, head_dim)
     rotation.check(head_dim)
@@ -97,8 +109,9 @@ def attention_decode(
         rotation,
         head_dim,
         kind,
-        heads_together(num_heads // num_kv_heads, rows * num_kv_heads * splits),
+        1 if near else heads_together(num_heads // num_kv_heads, rows * num_kv_heads * splits),
         splits,
+        near,
         cap * math.log2(math.e),
         BLOCK_SIZE=block_size,
         **(groups if splits == 1 else {}),
@@ -156,6 +169,7 @@ def _decode_kernel(
     kind: KVType,
     together: int,
     splits: int,
+    near: bool,
     cap: float,
     **constants: Constant,
 ) -> tuple[Kernel, int]:
@@ -180,10 +194,11 @@ def _decode_kernel(
     includes["octet"] = "octet_q8" if kind == "q8_0" else "octet_words"
     includes["heads"] = "octets_normed" if normed else "octets_plain"
     includes["together"] = "heads_one" if together == 1 else "heads_four"
+    few = together * splits == 1 and not near
     kernel = kernels.get(
         "attention_decode_subgroups",
         includes,
-        WG=_decode_lanes(device, head_dim, together, 32 * parts if together * splits == 1 else 128),
+        WG=_decode_lanes(device, head_dim, together, 32 * parts if few else 128),
         SUBGROUP=subgroup,
         PARTS=parts,
         **constants,

@@ -15,7 +15,7 @@ from ..gguf.encoder import EncoderFile, EncoderSpec, open_encoder
 from ..gguf.model import ModelFile
 from ..hardware import gpu_tier
 from ..protocol import FloatArray, IntArray, WorkerInfo, WorkerOptions
-from . import encoder_ops, linear
+from . import encoder_ops, linear, ops
 from .activations import QuantizedActivations, activations, padded
 from .device import Device, Tensor, open_device
 from .device_memory import device_memory
@@ -23,7 +23,7 @@ from .encoder_weights import EncoderWeights, Norm, load_encoder_weights
 from .kernel import Dispatch, Kernels
 from .model import Projection
 from .replay import Recording, make_replayer, record
-from .scratch import bucket, first_rows, widest_row
+from .scratch import bucket, first_rows, wide_attended, widest_row
 
 MIN_TOKENS = 16
 
@@ -68,13 +68,14 @@ class Scratch:
     """Activations, allocated once for the largest call."""
 
     def __init__(self, device: Device, spec: EncoderSpec, max_tokens: int) -> None:
-        width, ffn = spec.hidden_size, padded(spec.ffn_size)
+        width, ffn = padded(spec.hidden_size), padded(spec.ffn_size)
         # The residual sum is normed from one of these into the other.
         self.hidden = device.empty((max_tokens, width), label="hidden")
         self.between = device.empty((max_tokens, width), label="hidden between")
         self.projected = device.empty((max_tokens, width), label="projected")
-        self.qkv = device.empty((max_tokens, 3 * width), label="qkv")
-        self.attended = device.empty((max_tokens, width), label="attended")
+        self.qkv = device.empty((max_tokens, 3 * spec.hidden_size), label="qkv")
+        self.attended = device.empty((max_tokens, spec.hidden_size), label="attended")
+        self.attended_wide = wide_attended(device, max_tokens, spec.hidden_size)
         self.up = device.empty((max_tokens, ffn), label="up")
         self.activated = device.empty((max_tokens, ffn), label="activated")
         self.width_q8 = activations(device, max_tokens, width)
@@ -136,7 +137,11 @@ class Encoder:
                     scale=spec.head_dim**-0.5,
                 )
             )
-            steps += self._project(layer.o, attended, scratch.width_q8, projected)
+            read = attended
+            if scratch.attended_wide is not None:
+                read = first_rows(scratch.attended_wide, rows)
+                steps.append(ops.widen(self.kernels, attended, self.inputs.count, read))
+            steps += self._project(layer.o, read, scratch.width_q8, projected)
             steps.append(self._norm(projected, hidden, layer.attention_norm, between))
 
             steps += self._project(layer.up, between, scratch.width_q8, up)
@@ -165,6 +170,7 @@ class Encoder:
             indices,
             rows=x.shape[0],
             width=x.shape[1],
+            count=self.weights.spec.hidden_size,
             eps=self.weights.spec.norm_eps,
         )
 
@@ -197,13 +203,13 @@ def encoder_sizes(
     device: Device, model: EncoderFile | ModelFile, options: WorkerOptions
 ) -> tuple[int, int]:
     """(tokens that a text may hold, tokens of the largest call: a text is never cut). Where one binding holds the
-    activations of fewer, so many, unless a context was asked for by name."""
+    activations of fewer, or a grid is of fewer, so many, unless a context was asked for by name."""
     spec = model.spec
     if isinstance(spec, EncoderSpec):
-        widest = max(3 * spec.hidden_size, padded(spec.ffn_size))
+        widest = max(3 * spec.hidden_size, padded(spec.hidden_size), padded(spec.ffn_size))
     else:
         widest = widest_row(spec)
-    most = max(1, device.max_binding_bytes // (4 * widest))
+    most = min(device.max_grid, max(1, device.max_binding_bytes // (4 * widest)))
     context = min(options.context_length or min(spec.context_length, most), spec.context_length)
     return context, max(context, min(options.max_batch_tokens, most))
 
@@ -217,7 +223,7 @@ def allocate_encoder(
 ) -> Encoder:
     """The encoder with all its buffers, its weights under way."""
     spec = model.spec
-    encoder_ops.check_heads(device, num_heads=spec.num_heads, head_dim=spec.head_dim)
+    encoder_ops.check_heads(device, spec.head_dim)
     return Encoder(
         kernels or Kernels(device),
         load_encoder_weights(device, model, progress),
@@ -302,7 +308,7 @@ class GpuEncoder:
         recording = self._recording(len(token_ids))
         self._replayer.submit(recording, inputs.tensor, inputs.fill(token_ids, query_start))
         states = self._replayer.collect().view(np.float32).reshape(recording.output.shape)
-        return states[: len(token_ids)]
+        return states[: len(token_ids), : self._model.spec.hidden_size]
 
     def _recording(self, tokens: int) -> Recording:
         """The forward pass of the smallest bucket that holds so many tokens."""

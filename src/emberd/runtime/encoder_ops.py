@@ -5,8 +5,7 @@ T tokens of all texts put one after the other, H heads, hd head size.
 
 from __future__ import annotations
 
-from ..errors import DeviceError
-from .activations import FLOAT_UNIT
+from ..errors import HeadsError
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernel, Kernels
@@ -15,17 +14,12 @@ MAX_HEAD_DIM = 256
 _LANES = 128  # of kernels whose lanes are independent
 
 
-def check_heads(device: Device, *, num_heads: int, head_dim: int) -> None:
-    """Raises DeviceError for heads that the attention kernel, or what reads its results, lacks."""
+def check_heads(device: Device, head_dim: int) -> None:
+    """Raises HeadsError for heads that the attention kernel lacks."""
     if head_dim > MAX_HEAD_DIM:
-        raise DeviceError(
+        raise HeadsError(
             f"encoder heads of {head_dim} dims are not supported on {device.name}: at most {MAX_HEAD_DIM}; "
             "the cpu device takes any"
-        )
-    if num_heads * head_dim % FLOAT_UNIT:
-        raise DeviceError(
-            f"an encoder's state of {num_heads * head_dim} values is not supported on {device.name}: a multiple "
-            f"of {FLOAT_UNIT} is needed; the cpu device takes any"
         )
 
 
@@ -41,10 +35,11 @@ def layer_norm_add(
     rows: int,
     width: int,
     eps: float,
+    count: int | None = None,
 ) -> Dispatch:
     """y = layer_norm(x + residual) · weight + bias: x and y (rows, width), weight and bias (width,).
 
-    residual (any rows, width): of row r, or of row indices[r] with indices i32 (rows,).
+    residual (any rows, width): of row r, or of row indices[r] with indices i32 (rows,). `count` as in `ops.rms_norm`.
     """
     assert x.shape == y.shape == (rows, width) and residual.shape[1] == width, (x, residual, y)
     assert weight.shape == bias.shape == (width,), (weight, bias)
@@ -53,7 +48,8 @@ def layer_norm_add(
     lanes = 256 if kernels.device.subgroup_size else 64
     kernel = _reducing(kernels, "layer_norm_add", lanes, {"source": source})
     tensors = (x, residual, *given, weight, bias, y)
-    return kernels.dispatch(kernel, tensors, (rows, 1, 1), width=width, eps=eps)
+    sizes = {"width": width, "count": count or width}
+    return kernels.dispatch(kernel, tensors, (rows, 1, 1), eps=eps, **sizes)
 
 
 def gelu(kernels: Kernels, x: Tensor, y: Tensor, *, rows: int, width: int) -> Dispatch:

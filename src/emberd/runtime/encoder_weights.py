@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..gguf.dequant import dequantize
 from ..gguf.encoder import (
     EncoderFile,
@@ -16,7 +18,7 @@ from ..gguf.encoder import (
     LinearTensors,
     NormTensors,
 )
-from .activations import FLOAT_UNIT
+from .activations import FLOAT_UNIT, padded
 from .device import Device, Tensor
 from .model import Loader, Projection
 from .weights import Uploads, WeightMatrix
@@ -57,7 +59,7 @@ def load_encoder_weights(
     tensors, file = model.tensors, model.file
 
     def norm(info: NormTensors) -> Norm:
-        return Norm(loader.vector(info.weight), loader.vector(info.bias))
+        return Norm(loader.vector(info.weight, FLOAT_UNIT), loader.vector(info.bias, FLOAT_UNIT))
 
     def linear(*infos: LinearTensors, row_unit: int = 1) -> Projection:
         weights, biases = [info.weight for info in infos], [info.bias for info in infos]
@@ -75,7 +77,9 @@ def load_encoder_weights(
 
     positions = dequantize(file.rows(tensors.position_embedding), tensors.position_embedding.type)
     types = dequantize(file.rows(tensors.token_types), tensors.token_types.type)
-    position_embedding = device.upload(positions + types[0], label="position embedding")
+    missing = padded(positions.shape[1]) - positions.shape[1]
+    sums = np.pad(positions + types[0], ((0, 0), (0, missing)))
+    position_embedding = device.upload(sums, label="position embedding")
     token_embedding = loader.projection((tensors.token_embedding,)).matrices[0]
     embedding_norm = norm(tensors.embedding_norm)
     layers = tuple(layer(info) for info in tensors.layers)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..errors import DeviceError, ModelLoadError
+from ..errors import DeviceError, HeadsError, ModelLoadError
 from ..estimate import LargestMatrix, MemoryEstimate, MemoryQuestion
 from ..gguf.encoder import EncoderFile
 from ..gguf.extend import extended
 from ..gguf.model import ModelFile
 from ..gguf.spec import open_any
 from ..hardware import DEVICE_SHARE, gpu_tier
+from ..protocol import WorkerOptions
 from . import kv_cache
 from .counting import CountingDevice
 from .device import AdapterInfo
@@ -22,7 +23,8 @@ from .kv_size import KVSize, default_context, first_kind, kv_types, size_kv
 
 
 def estimate(adapter: AdapterInfo, question: MemoryQuestion) -> MemoryEstimate:
-    """Reads the file's header and small vectors. Raises ModelFileError, DeviceError for what no size cures."""
+    """Reads the file's header and small vectors. Raises ModelFileError, DeviceError for what no size cures; HeadsError
+    where "auto" would be another device."""
     model = open_any(question.options.model_path)
     try:
         if isinstance(model, EncoderFile) or not model.spec.causal:
@@ -41,7 +43,7 @@ def _decoder(adapter: AdapterInfo, model: ModelFile, question: MemoryQuestion) -
     try:
         footprint, fault = decoder_footprint(adapter, model, options), ""
     except DeviceError as error:  # one binding cannot hold a part: no context cures that
-        footprint, fault = _nothing(model), error.message
+        footprint, fault = _nothing(model), _fault(error, options)
     memory, allowed = _memory(adapter, question)
     default = default_context(adapter, memory, spec, options)
     wanted = min(options.context_length or default, spec.context_length)
@@ -80,6 +82,12 @@ def _decoder(adapter: AdapterInfo, model: ModelFile, question: MemoryQuestion) -
     )
 
 
+def _fault(error: DeviceError, options: WorkerOptions) -> str:
+    if isinstance(error, HeadsError) and options.device == "auto":
+        raise error
+    return error.message
+
+
 def _nothing(model: ModelFile | EncoderFile) -> Footprint:
     """Of a model that cannot be loaded."""
     name, info = max(model.file.tensors.items(), key=lambda entry: entry[1].nbytes)
@@ -93,7 +101,7 @@ def _encoder(
     try:
         footprint, fault = encoder_footprint(adapter, model, options), ""
     except DeviceError as error:
-        footprint, fault = _nothing(model), error.message
+        footprint, fault = _nothing(model), _fault(error, options)
     memory, allowed = _memory(adapter, question)
     made = _made(adapter, footprint, memory, allowed, device.max_binding_bytes)
     context, tokens = encoder_sizes(device, model, options)

@@ -13,6 +13,7 @@ from ..gguf.model import Activation
 from .activations import QUANT_RUN as QUANT_RUN
 from .activations import QuantizedActivations as QuantizedActivations
 from .activations import activations as activations
+from .destination import Destination
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
 from .matmul import (
@@ -190,32 +191,11 @@ def matmul(
     assert isinstance(x, Tensor) == is_float, (weight.type, x)
     assert y.shape[0] >= rows and y.shape[1] >= column + weight.rows, (y.shape, rows, column)
     assert bias is None or bias.shape == (weight.rows,), (bias, weight.rows)
+    to = Destination(y, count, bias, accumulate, column)
     if rows <= table.matvec.tokens:
-        return matvec(
-            kernels,
-            weight,
-            x,
-            y,
-            rows=rows,
-            count=count,
-            bias=bias,
-            accumulate=accumulate,
-            column=column,
-            table=table.matvec,
-        )
+        return matvec(kernels, weight, x, to, rows=rows, table=table.matvec)
     assert isinstance(x, Tensor) or x.group == QUANT_RUN, x.group
-    return tiled_matmul(
-        kernels,
-        weight,
-        x,
-        y,
-        rows=rows,
-        count=count,
-        bias=bias,
-        accumulate=accumulate,
-        column=column,
-        table=table.matmul,
-    )
+    return tiled_matmul(kernels, weight, x, to, rows=rows, table=table.matmul)
 
 
 def can_fuse_gate_up(table: LinearTable, weight: WeightMatrix, tokens: int) -> bool:

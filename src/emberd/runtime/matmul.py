@@ -14,6 +14,7 @@ from gguf import GGMLQuantizationType
 from ..gguf.model import Activation
 from .activations import QUANT_RUN, QuantizedActivations, activation_include, quantize_include
 from .compose import Constant
+from .destination import Destination
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
 from .products import Product, Weights
@@ -101,8 +102,9 @@ class MatmulTable:
 
 MATMUL_TILES = (
     (128, MatmulTile(64, 64, 8)),
-    (96, MatmulTile(32, 64, 8, runs=4, slices=2, ahead=2)),
-    (96, MatmulTile(32, 64, 8, runs=2, slices=2, ahead=2)),  # where a workgroup has little memory
+    (160, MatmulTile(32, 64, 8, runs=4, slices=2, ahead=2)),
+    (160, MatmulTile(32, 64, 8, runs=2, slices=2, ahead=2)),  # where a workgroup has little memory
+    (160, MatmulTile(32, 32, 4, runs=4, slices=4, ahead=2)),
     (72, MatmulTile(32, 32, 4, runs=8, slices=8, ahead=2)),
     (72, MatmulTile(32, 32, 4, runs=4, slices=4, ahead=2)),  # the same
     (64, MatmulTile(32, 16, 4, runs=16, slices=16, ahead=2)),
@@ -113,7 +115,7 @@ MATMUL_TILES = (
 
 GATE_UP_TILES = (
     (128, MatmulTile(64, 64, 8)),
-    (1, MatmulTile(32, 64, 8, runs=4, slices=2, ahead=2)),
+    (1, MatmulTile(32, 64, 8, runs=4, slices=4, ahead=2)),
     (1, MatmulTile(32, 64, 8, runs=2, slices=2, ahead=2)),  # where a workgroup has little memory
 )
 """The same for gate and up in one dispatch with the activation."""
@@ -122,7 +124,7 @@ GATE_UP_TILES = (
 def matmul_tiles(device: Device, form: Tiled) -> tuple[MatmulTile, ...]:
     """Every tile that may serve a product of this form: what the tests cover and the tuner picks from."""
     rules = MATMUL_TILES if form == "matmul" else GATE_UP_TILES
-    return tuple(tile for _, tile in rules if tile.fits(device, form))
+    return tuple(dict.fromkeys(tile for _, tile in rules if tile.fits(device, form)))
 
 
 def default_matmul_table(device: Device) -> MatmulTable:
@@ -145,18 +147,12 @@ def tiled_matmul(
     kernels: Kernels,
     weight: WeightMatrix,
     x: QuantizedActivations | Tensor,
-    y: Tensor,
+    to: Destination,
     *,
     rows: int,
-    count: Tensor,
-    bias: Tensor | None,
-    accumulate: bool,
-    column: int,
     table: MatmulTable,
 ) -> list[Dispatch]:
     """`linear.matmul` for any number of tokens; x has its norm done."""
-    includes = {"finish": "tile_rows", "bias": "no_bias" if bias is None else "bias"}
-    outputs = [*([] if bias is None else [bias]), count, y]
     tile = table.tile_for(weight, rows)
     return [
         _dispatch(
@@ -164,13 +160,13 @@ def tiled_matmul(
             weight,
             part,
             x,
-            outputs,
+            to.tensors,
             tile,
-            includes,
+            {"finish": "tile_rows", "bias": to.bias_include},
             tokens=rows,
-            column=column,
-            y_width=y.shape[1],
-            ACCUMULATE=accumulate,
+            column=to.column,
+            y_width=to.y.shape[1],
+            ACCUMULATE=to.accumulate,
         )
         for part in weight.parts
     ]

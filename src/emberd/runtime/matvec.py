@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from ..gguf.model import Activation
 from .activations import QUANT_RUN, QuantizedActivations, activation_include, quantize_include
 from .compose import Constant
+from .destination import Destination
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
 from .products import Form, Product, Weights
@@ -183,20 +184,14 @@ def matvec(
     kernels: Kernels,
     weight: WeightMatrix,
     x: QuantizedActivations | Tensor,
-    y: Tensor,
+    to: Destination,
     *,
     rows: int,
-    count: Tensor,
-    bias: Tensor | None,
-    accumulate: bool,
-    column: int,
     table: MatvecTable,
 ) -> list[Dispatch]:
     """`linear.matmul` for up to `table.tokens` tokens; x may still lack a norm's 1 / rms."""
     pending = isinstance(x, QuantizedActivations) and x.norm is not None
-    assert not (pending and accumulate)
-    includes = {"finish": "finish_rows", "bias": "no_bias" if bias is None else "bias"}
-    outputs = [*([] if bias is None else [bias]), count, y]
+    assert not (pending and to.accumulate)
     tile = table.tile_for("rows", weight, rows)
     return [
         _dispatch(
@@ -204,14 +199,14 @@ def matvec(
             weight,
             part,
             x,
-            outputs,
+            to.tensors,
             tile,
-            includes,
+            {"finish": "finish_rows", "bias": to.bias_include},
             tokens=rows,
             group=table.group_of(rows),
-            column=column,
-            y_width=y.shape[1],
-            ACCUMULATE=accumulate,
+            column=to.column,
+            y_width=to.y.shape[1],
+            ACCUMULATE=to.accumulate,
         )
         for part in weight.parts
     ]

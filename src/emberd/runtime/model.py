@@ -21,7 +21,7 @@ from ..gguf.reader import GGUFFile, TensorInfo
 from ..gguf.rope import factors_for, layer_rope_tables
 from .activations import FLOAT_UNIT, padded
 from .device import Device, Tensor
-from .ops import check_heads
+from .ops import kv_include
 from .weights import Bytes, Uploads, WeightMatrix, upload_matrix, upload_vector
 
 logger = logging.getLogger(__name__)
@@ -116,9 +116,9 @@ def load_weights(
 ) -> ModelWeights:
     """Start to upload every tensor the forward pass needs; `uploads.wait()` before the first step.
 
-    `progress` is told the share done, 0 to 1.
+    `progress` is told the share done, 0 to 1. Raises DeviceError for what the device cannot hold or run.
     """
-    check_heads(device, num_heads=model.spec.num_heads, head_dim=model.spec.head_dim)
+    kv_include(device, model.spec.head_dim)  # refuses what no kernel reads, ahead of the uploads
     loader = Loader(device, model.file, progress)
     try:
         return _load(loader, _rope_tensors(device, model, num_positions), model)

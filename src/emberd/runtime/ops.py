@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import DeviceError
+from ..errors import HeadsError
 from ..gguf.model import Activation
 from ..gguf.rope import Temperature
-from .activations import FLOAT_UNIT, activation_include
+from .activations import activation_include
 from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernel, Kernels
@@ -141,6 +141,15 @@ def silu_mul(
         "silu_mul", {"activation": activation_include(activation, gated)}, WG=_LANES
     )
     return kernels.dispatch(kernel, (gate_up, y), (-(-width // _LANES), rows, 1), width=width)
+
+
+def widen(kernels: Kernels, x: Tensor, count: Tensor, y: Tensor) -> Dispatch:
+    """y[:, :width] (rows, any more) = x (rows, width), ahead of a product; rows from count on are not touched."""
+    (rows, width), (y_rows, y_width) = x.shape, y.shape
+    assert rows == y_rows and width <= y_width, (x, y)
+    kernel = kernels.get("widen", WG=_LANES)
+    grid = (-(-width // _LANES), rows, 1)
+    return kernels.dispatch(kernel, (x, count, y), grid, width=width, y_width=y_width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,28 +370,18 @@ def kv_dims(head_dim: int) -> int:
     return 4 if head_dim % 8 == 0 else 2
 
 
-def check_heads(device: Device, *, num_heads: int, head_dim: int) -> None:
-    """Raises DeviceError for heads that the attention kernels, or what reads their results, lack."""
-    kv_include(device, head_dim)
-    if num_heads * head_dim % FLOAT_UNIT:
-        raise DeviceError(
-            f"{num_heads} attention heads of {head_dim} dims are not supported on {device.name}: together they must "
-            f"be a multiple of {FLOAT_UNIT} dims; the cpu device takes any"
-        )
-
-
 def kv_include(device: Device, head_dim: int) -> str:
-    """Which kv include reads heads of this size. DeviceError for sizes that the attention kernels lack."""
+    """Which kv include reads heads of this size. HeadsError for sizes that the attention kernels lack."""
     if head_dim % 2 or head_dim // kv_dims(head_dim) > 64:
-        raise DeviceError(
+        raise HeadsError(
             f"attention heads of {head_dim} dims are not supported on {device.name}: a multiple of 8 up to "
-            "256, or an even number up to 128; the cpu device takes any"
+            "256, or an even number up to 128; the cpu device takes any even number"
         )
     return "kv_wide" if head_dim % 8 == 0 else "kv_narrow"
 
 
 def kv_includes(device: Device, head_dim: int, kind: KVType) -> dict[str, str]:
-    """Which includes read a KV cache of that type. DeviceError for sizes that the attention kernels lack."""
+    """Which includes read a KV cache of that type. HeadsError for sizes that the attention kernels lack."""
     wide = kv_include(device, head_dim)
     if kind == "q8_0":
         return {"kv": "kv_q8", "cached": "cached_q8"}

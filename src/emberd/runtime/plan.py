@@ -7,12 +7,14 @@ second, so those that a busy daemon needs are made in pauses.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..protocol import Batch
+from .decode_attention import decode_near
 from .device import Device, Tensor
 from .inputs import InputSizes, StepInputs
 from .kernel import Dispatch
@@ -58,7 +60,9 @@ class Plans:
         words = self._logprobs_at + max_rows * COLUMNS
         self._output = device.empty((words,), "i32", "sampled tokens")
         self._made: dict[PlanKey, Plan] = {}
-        self._buckets = Buckets(max_tokens, max_rows, transformer.decode_splits)
+        kv_heads = transformer.weights.spec.num_kv_heads
+        near = partial(decode_near, device, num_kv_heads=kv_heads)
+        self._buckets = Buckets(max_tokens, max_rows, transformer.decode_splits, near)
         self._likely = self._buckets.likely()
 
     def _num_tiles(self, tokens: int) -> int:
@@ -98,7 +102,7 @@ class Plans:
         tiles = self._num_tiles(key.tokens) if key.prefill else 0
         sizes = InputSizes(key.tokens, self._max_rows, key.sampled, tiles)
         inputs = StepInputs(self._device, self._input_buffer, sizes)
-        shape = Shape(key.tokens, key.decode_rows, tiles, key.splits)
+        shape = Shape(key.tokens, key.decode_rows, tiles, key.splits, key.near)
         steps = self._baked(key, self._transformer.body(inputs, shape))
         if not key.sampled:
             return Plan(key, inputs, record(self._device, steps, first_rows(self._output, 1)))

@@ -29,6 +29,7 @@ class PlanKey(NamedTuple):
     prefill: bool
     mode: Mode
     splits: int = 1  # workgroups that may share a decode row's context
+    near: bool = False  # many decode rows alone, of short contexts
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +39,18 @@ class Buckets:
     max_tokens: int
     max_rows: int
     decode_splits: Callable[[int, int], int]  # of decode rows and their longest context
+    decode_near: Callable[..., bool]  # of the same, as rows= and context=
 
     def key(self, batch: Batch, num_sampled: int, mode: Mode) -> PlanKey:
         """The smallest bucket that holds such a step."""
         prefill = batch.num_tokens > batch.num_decode_rows
         rows = self._rows(batch.num_decode_rows, prefill)
         sampled = self._rows(num_sampled, prefill)
-        splits = 1
+        splits, near = 1, False
         if rows:
             context = int(batch.context_lens[: batch.num_decode_rows].max())
             splits = self.decode_splits(rows, context)
+            near = not prefill and self.decode_near(rows=rows, context=context)
         return PlanKey(
             tokens=self._tokens(batch.num_tokens, max(rows, sampled)) if prefill else rows,
             decode_rows=rows,
@@ -55,6 +58,7 @@ class Buckets:
             prefill=prefill,
             mode=mode,
             splits=splits,
+            near=near,
         )
 
     def first(self, context_length: int) -> Iterator[PlanKey]:
@@ -69,6 +73,8 @@ class Buckets:
         then prefill, with and without decode rows, the largest first."""
         for rows in dict.fromkeys([*_powers(self.max_rows), self.max_rows]):
             splits = self.decode_splits(rows, 1)
+            if self.decode_near(rows=rows, context=1):
+                yield PlanKey(rows, rows, rows, False, Mode.PLAIN, splits, near=True)
             yield PlanKey(rows, rows, rows, False, Mode.PLAIN, splits)
         few = min(FEW_ROWS, self.max_rows)
         pairs = [(0, 1), (0, 0), (few, few), (self.max_rows, self.max_rows)]

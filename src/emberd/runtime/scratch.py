@@ -9,7 +9,7 @@ import math
 
 from ..gguf.model import ModelSpec
 from . import decode_attention
-from .activations import activations, padded
+from .activations import FLOAT_UNIT, activations, padded
 from .device import Device, Tensor
 from .experts import group_words
 from .model import ModelWeights
@@ -36,6 +36,7 @@ class Scratch:
         self.v = device.empty((max_tokens, kv), label="v")
         self.q = device.empty((max_tokens, spec.num_heads, spec.head_dim), label="q")
         self.attended = device.empty(self.q.shape, label="attended")
+        self.attended_wide = wide_attended(device, max_tokens, heads)
         self.attended_q8 = activations(device, max_tokens, heads)
         self.partial = device.empty((partial_elements(device, spec, max_rows),), label="partial")
         dense, parts = _dense_width(spec), 2 if spec.gated else 1
@@ -51,12 +52,9 @@ class Scratch:
 
 def widest_row(spec: ModelSpec) -> int:
     """Values that one token takes in the largest buffer of a step."""
-    kv, hidden, dense = (
-        spec.num_kv_heads * spec.head_dim,
-        padded(spec.hidden_size),
-        _dense_width(spec),
-    )
-    widths = [hidden, spec.num_heads * spec.head_dim + 2 * kv, dense * (1 + spec.gated)]
+    heads, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    hidden, dense = padded(spec.hidden_size), _dense_width(spec)
+    widths = [hidden, padded(heads), heads + 2 * kv, dense * (1 + spec.gated)]
     if spec.experts is not None:
         pair = max(2 * padded(spec.ffn_size), hidden)
         widths += [spec.experts.count, spec.experts.used * pair]
@@ -99,6 +97,13 @@ def partial_elements(device: Device, spec: ModelSpec, max_rows: int) -> int:
         )
         sizes.append(math.prod(shape))
     return max(sizes)
+
+
+def wide_attended(device: Device, max_tokens: int, width: int) -> Tensor | None:
+    """Attention's results in whole units for the product behind it; None: all heads together are whole units."""
+    if width % FLOAT_UNIT == 0:
+        return None
+    return device.empty((max_tokens, padded(width)), label="attended, wide")
 
 
 def bucket(count: int, least: int = 1) -> int:

@@ -31,6 +31,7 @@ class Shape:
     decode_rows: int  # 0: no decode attention
     tiles: int  # 0: no prefill attention
     splits: int = 1  # workgroups that may share a decode row's context
+    near: bool = False  # of decode attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +152,13 @@ class Transformer:
         `after`: the step is of this shape, so that its `body` may have left the input.
         """
         weights, scratch = self.weights, self.scratch
+        normed, logits = first_rows(scratch.last_normed, rows), first_rows(scratch.logits, rows)
         if after is not None and self.head_is_ahead(after):
             left = self.projector.int8(scratch.next_input, after.tokens)
-            given = Input(first_rows(scratch.last_normed, rows), replace(left, rows=hidden_rows))
-            logits = first_rows(scratch.logits, rows)
+            given = Input(normed, replace(left, rows=hidden_rows))
             steps = self.projector.project(weights.output, given, [(logits, 0)], count, rows)
             return steps + self._finish(logits, rows)
-        last = Input(
-            first_rows(scratch.last_normed, rows), self.projector.int8(scratch.last_normed_q8, rows)
-        )
+        last = Input(normed, self.projector.int8(scratch.last_normed_q8, rows))
         steps = norm_rows(
             self.kernels,
             scratch.hidden,
@@ -170,7 +169,6 @@ class Transformer:
             rows=rows,
             eps=weights.spec.norm_eps,
         )
-        logits = first_rows(scratch.logits, rows)
         steps += self.projector.project(weights.output, last, [(logits, 0)], count, rows)
         return steps + self._finish(logits, rows)
 
@@ -227,14 +225,11 @@ class Transformer:
             heads = ops.Heads(qkv, v, 0)
         steps += self.projector.project(layer.qkv, normed, outputs, inputs["num_tokens"], rows)
         if spec.whole_qk_norm:
-            at = 0
+            at, eps = 0, spec.norm_eps
             for weight in (layer.q_norm, layer.k_norm):
                 assert weight is not None
-                steps.append(
-                    ops.rms_norm_columns(
-                        self.kernels, qkv, weight, rows=rows, column=at, eps=spec.norm_eps
-                    )
-                )
+                sizes = {"rows": rows, "column": at}
+                steps.append(ops.rms_norm_columns(self.kernels, qkv, weight, eps=eps, **sizes))
                 at += weight.shape[0]
 
         attended = first_rows(scratch.attended, rows)
@@ -250,6 +245,9 @@ class Transformer:
         if quantize and not straight:
             sizes = {"rows": rows, "width": out.floats.shape[1]}
             steps.append(linear.quantize_q8(self.kernels, out.floats, out.q8, **sizes))
+        if (wide := scratch.attended_wide) is not None:
+            out = replace(out, floats=first_rows(wide, rows))
+            steps.append(ops.widen(self.kernels, flat(attended), inputs["num_tokens"], out.floats))
         return out
 
     def _attend_decode(
@@ -274,6 +272,7 @@ class Transformer:
             inputs["num_decode_rows"],
             rows=shape.decode_rows,
             splits=shape.splits,
+            near=shape.near,
             block_size=self.cache.block_size,
             window=self.weights.spec.layers[index].window,
             scale=self.weights.spec.attention_scale,

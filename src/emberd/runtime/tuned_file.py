@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 Tiles = Mapping[Product, Tile | None]
 """None: the rule's own choice is as fast as any."""
 
-_VERSION = 1  # of how tiles are measured
+_VERSION = 2  # of how tiles are measured
 
 
 def device_key(device: Device) -> dict[str, str]:

@@ -22,10 +22,16 @@ from jinja2.sandbox import SandboxedEnvironment
 MAX_TEXT = 1 << 24
 """Characters of any text that a template makes: several times the longest prompt."""
 
+MAX_SOURCE = 1 << 20
+"""Characters of a template itself: fifty times the longest."""
+
+MAX_ITEMS = 1 << 20
+"""Items of a list that a template puts together."""
+
 MAX_NUMBER = 100_000
 """Largest number that a filter or a method may be given: widths, counts, indents."""
 
-MAX_SECONDS = 10.0
+MAX_SECONDS = 5.0
 """Time for one rendering. Long conversations take a few hundredths of a second."""
 
 _WIDTH = re.compile(r"\d{5,}")  # a width or precision in a format
@@ -64,6 +70,9 @@ class BoundedEnvironment(SandboxedEnvironment):
             _check_format(left)
         if operator == "+" and isinstance(left, str) and isinstance(right, str):
             _check_size(len(left) + len(right))
+        if operator == "+" and isinstance(left, list) and isinstance(right, list):
+            if len(left) + len(right) > MAX_ITEMS:
+                raise SecurityError(f"a template may not make lists of over {MAX_ITEMS} items")
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Any, /, function: Any, *args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # who only asks whether a model can do it needs no tokenizer
     from .tokenizer import Tokenizer
 
-_NAMES = {
+FILL_NAMES = {
     "pre": "<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|code_prefix|> <|prefix|>",
     "suf": "<|fim_suffix|> <fim-suffix> <fim_suffix> <｜fim▁hole｜> <SUF> ▁<SUF> <|code_suffix|> <|suffix|>",
     "mid": "<|fim_middle|> <fim-middle> <fim_middle> <｜fim▁end｜> <MID> ▁<MID> <|code_middle|> <|middle|>",
@@ -39,9 +39,9 @@ def fill_tokens(metadata: Mapping[str, Any]) -> FillTokens | None:
     tokens = metadata.get("tokenizer.ggml.tokens")
     if not isinstance(tokens, list) or not all(type(token) is str for token in tokens):
         return None
-    names = {name for spellings in _NAMES.values() for name in spellings.split(" ")}
+    names = {name for spellings in FILL_NAMES.values() for name in spellings.split(" ")}
     ids = {token: index for index, token in enumerate(tokens) if token in names}
-    found = {kind: _token_id(metadata, kind, ids, len(tokens)) for kind in _NAMES}
+    found = {kind: _token_id(metadata, kind, ids, len(tokens)) for kind in FILL_NAMES}
     before, behind, middle = found["pre"], found["suf"], found["mid"]
     if before is None or behind is None or middle is None:
         return None
@@ -81,4 +81,4 @@ def _token_id(
         value = metadata.get(f"tokenizer.ggml.{key}_token_id")
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < count:
             return value
-    return next((ids[name] for name in _NAMES[kind].split(" ") if name in ids), None)
+    return next((ids[name] for name in FILL_NAMES[kind].split(" ") if name in ids), None)

@@ -7,6 +7,8 @@ digits, which some templates insist on; 6. no system role: the text of a system
 message goes in front of the next user message, a blank line between them, or is a user message of its own
 where none follows.
 A prompt that shows Python's notation of a list or of None gives way to one of 2 or 3 that shows less of it.
+Where none of these renders, they are tried again with tools that have descriptions and parameters (`described`), or
+without the variable of tools where there are none. A template that takes contents only as lists of parts gets such.
 """
 
 from __future__ import annotations
@@ -43,10 +45,40 @@ def normalised(messages: Sequence[Mapping[str, Any]], *, developer_role: bool) -
         if role == "developer" and not developer_role:
             copy["role"] = "system"
         _check_content(copy.get("content"), f"{where}.content")
+        if "tool_calls" in copy and not copy["tool_calls"]:
+            del copy["tool_calls"]  # an empty list is no call, which templates do not expect
         if isinstance(copy.get("tool_calls"), Sequence) and not isinstance(copy["tool_calls"], str):
             copy["tool_calls"] = [_with_arguments(call, _as_object) for call in copy["tool_calls"]]
         conversation.append(copy)
     return conversation
+
+
+def linked(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """With an id for each call that came without, as Ollama's clients send them, and for its result: that of the
+    name, or the next one."""
+    result: list[Mapping[str, Any]] = []
+    waiting: dict[str, str] = {}  # calls without a result: id, name
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            waiting = {}
+            named: list[Any] = []
+            for call in calls:
+                function = call.get("function") if isinstance(call, Mapping) else None
+                if isinstance(function, Mapping):
+                    id = call.get("id") or f"call{len(result):03}{len(named) % 100:02}"
+                    waiting[id] = function.get("name", "")
+                    call = {**call, "id": id}
+                named.append(call)
+            message = {**message, "tool_calls": named}
+        elif message.get("role") == "tool":
+            id = message.get("tool_call_id")
+            if id is None and waiting:
+                name = message.get("name")
+                id = next((one for one in waiting if waiting[one] == name), next(iter(waiting)))
+                message = {"name": waiting[id], **message, "tool_call_id": id}
+            waiting.pop(id or "", None)
+        result.append(message)
+    return result
 
 
 def check_depth(value: Any, where: str) -> None:
@@ -80,6 +112,38 @@ def adaptations(conversation: Conversation) -> Iterator[tuple[Conversation, bool
         if changed != conversation:
             conversation = changed
             yield conversation, of_form
+
+
+def in_parts(conversation: Conversation) -> Conversation:
+    """With each content as a list of parts, for templates that take nothing else."""
+    changed = []
+    for message in conversation:
+        content = message.get("content") or ""
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        changed.append({**message, "content": parts})
+    return changed
+
+
+def described(tools: Sequence[Any]) -> list[Any]:
+    """Tools with a description and parameters, which many templates read without looking."""
+    changed = []
+    for tool in tools:
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        if not isinstance(function, Mapping):
+            changed.append(tool)
+            continue
+        given = function.get("parameters")
+        parameters = {"type": "object", "properties": {}}
+        parameters |= given if isinstance(given, Mapping) else {}
+        properties = parameters["properties"]
+        if isinstance(properties, Mapping):
+            parameters["properties"] = {
+                name: {"description": "", **one} if isinstance(one, Mapping) else one
+                for name, one in properties.items()
+            }
+        filled = {"description": "", **function, "parameters": parameters}
+        changed.append({**tool, "function": filled})
+    return changed
 
 
 def notation_count(prompt: str, conversation: Conversation) -> int:

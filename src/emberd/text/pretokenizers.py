@@ -35,6 +35,8 @@ _CASED_WORD = (
     r"[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))*((?=[\p{L}])([^A-Z]))+%s"
     r"|[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))+((?=[\p{L}])([^A-Z]))*%s"
 )
+# llama.cpp sees no case where a model's own expression tells it by Unicode.
+_UNCASED_WORD = r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+%s"
 # Letters with case of the scripts that have it, as the model makers list them.
 _CASED_LETTERS = _ranges(
     "0041-005A 0061-007A 00B5 00C0-00D6 00D8-00F6 00F8-01BA 01BC-01BF 01C4-0293 0295-02AF "
@@ -53,21 +55,33 @@ _CASED_LETTERS = _ranges(
 # U+0800-9FA5 and Hangul without the spaces among them, which llama.cpp does not see as such there.
 _CJK = _ranges("0800-167F 1681-1FFF 200B-2027 202A-202E 2030-205E 2060-2FFF 3001-9FA5 AC00-D7FF")
 _HAN_AND_KANA = _ranges("4E00-9FA5 3040-309F 30A0-30FF")
+_HANGUL = _ranges("AC00-D7A3 3131-318E")
+_EAST_ASIAN_PUNCTUATION = _ranges(
+    "FF01 2026 201C 201D 2018 2019 2014 FF1A FF1B FF0C 3001-303F FE30-FE4F"
+)
 _WIDE_PUNCTUATION = _ranges("FF01-FF0F FF1A-FF5E 2018-201F 3001-3002")
 
 
-def _words(number: str, symbols_end: str = r"[\r\n]*") -> str:
-    """The family of Llama 3 and Qwen 2, which differ in how many digits make a number."""
+def _words(
+    number: str,
+    symbols_end: str = r"[\r\n]*",
+    *,
+    contraction: str = f"{_CONTRACTION}|",
+    letters: str = r"\p{L}",
+    word: str = "",
+    spaces: str = _NEWLINES_AND_SPACES,
+) -> str:
+    """The family of Llama 3 and Qwen 2, which differ in how many digits make a number, and in little else."""
     return (
-        rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{number}"
-        rf"| ?[^\s\p{{L}}\p{{N}}]+{symbols_end}|{_NEWLINES_AND_SPACES}"
+        rf"{contraction}[^\r\n\p{{L}}\p{{N}}]?{word or f'[{letters}]+'}|{number}"
+        rf"| ?[^\s{letters}\p{{N}}]+{symbols_end}|{spaces}"
     )
 
 
-def _cased_words(contraction: str, number: str) -> str:
+def _cased_words(contraction: str, number: str, word: str = _CASED_WORD) -> str:
     """The family of GPT-4o and Tekken, which cut where lower case turns to upper case."""
-    word = _CASED_WORD % (contraction, contraction)
-    return rf"{word}|{number}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_NEWLINES_AND_SPACES}"
+    words = word.replace("%s", contraction)
+    return rf"{words}|{number}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_NEWLINES_AND_SPACES}"
 
 
 _LLAMA3 = Pretokenizer((_words(r"\p{N}{1,3}"),), ignore_merges=True, add_bos=True)
@@ -76,6 +90,8 @@ _QWEN2 = Pretokenizer((_words(r"\p{N}"),))
 _SINGLE_DIGITS = Pretokenizer((r"\p{N}", _GPT2))
 _GPT2_PRE = Pretokenizer((_GPT2,))
 _GPT4O = Pretokenizer((_cased_words(f"{_CONTRACTION}?", r"\p{N}{1,3}"),))
+_CLAUSES = r" ?[^(\s|.,!?…。，、।۔،)]+"  # the brackets and the bar are three more of the signs
+_SPACES_BY_HALVES = "|".join(rf"\s{{{2**power}}}(?!\S)" for power in range(9, 1, -1))
 _DEEPSEEK3 = Pretokenizer((r"\p{N}{1,3}", f"[{_HAN_AND_KANA}]+", _PUNCTUATED))
 
 PRETOKENIZERS: dict[str, Pretokenizer] = {
@@ -93,22 +109,66 @@ PRETOKENIZERS: dict[str, Pretokenizer] = {
     ),
     "deepseek-coder": Pretokenizer(("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", f"[{_CJK}]+", r"\p{N}")),
     "tekken": Pretokenizer((_cased_words("", r"\p{N}"),), ignore_merges=True, add_bos=True),
+    "chameleon": Pretokenizer(
+        (
+            "<sentinel:[0-9]+>",
+            "IMGIMG[A-I]{1,4}Z",
+            r"[\t\n]|    |  ",
+            r"\p{N}",
+            r"[\p{P}!-/:-@\[-`{-~]",
+            _GPT2,
+        ),
+        add_bos=True,
+    ),
+    "viking": Pretokenizer((_CLAUSES, r"\p{N}")),
+    "superbpe": Pretokenizer((r"\p{N}+", "(?=([0-9]{3})+(?![0-9]))")),
+    "seed-coder": Pretokenizer((_words(r"\p{N}", ""),)),
+    "qwen35": Pretokenizer((_words(r"\p{N}", letters=r"\p{L}\p{M}"),)),
+    "ufakzeka": Pretokenizer((_words(r"\p{N}", contraction=""),)),
+    "laguna": Pretokenizer((r"[^\n]+|[\n]+", _words(r"\p{N}"))),
+    "minicpm5": Pretokenizer((r"\p{N}{1,3}", _words(r"\p{N}+")), ignore_merges=True),
+    "jais-2": Pretokenizer(
+        (_words(r"\p{N}{1,3}", spaces=rf"\s*[\r\n]+|{_SPACES_BY_HALVES}|\s{{1,2}}(?!\S)|\s"),)
+    ),
+    "exaone-moe": Pretokenizer(
+        (
+            _words(
+                r"\p{N}",
+                r"[\r\n/]?",
+                word=r"(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+",
+                spaces=r"\s*[\r\n]|\s+(?!\S)|\s+",
+            ),
+        )
+    ),
+    "youtu": Pretokenizer(
+        (
+            f"[{_HANGUL}]+|[{_EAST_ASIAN_PUNCTUATION}]+|[\u3105-\u312f]+|[{_HAN_AND_KANA}]+",
+            _cased_words(f"{_CONTRACTION}?", r"\p{N}", _UNCASED_WORD),
+        ),
+        ignore_merges=True,
+    ),
+    **dict.fromkeys("poro-chat bloom gpt3-finnish".split(), Pretokenizer((_CLAUSES,))),
     **dict.fromkeys(
-        ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
+        "bailingmoe bailingmoe2 llada-moe".split(),
+        Pretokenizer((_words(r"\p{N}", spaces=r"\s*[\r\n]|\s+(?!\S)|\s+"),)),
+    ),
+    **dict.fromkeys(
+        "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano".split(),
         _LLAMA3,
     ),
-    **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), _LLAMA3_MERGED),
+    **dict.fromkeys("dbrx smaug-bpe glm4 chatglm-bpe".split(), _LLAMA3_MERGED),
     **dict.fromkeys(
-        ("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan"), _QWEN2
+        "qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan grok-2 solar-open".split(),
+        _QWEN2,
     ),
     **dict.fromkeys(
-        ("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"),
+        "starcoder refact command-r smollm codeshell exaone minerva-7b mellum2".split(),
         _SINGLE_DIGITS,
     ),
     **dict.fromkeys(
-        ("gpt-2", "phi-2", "gigachat", "mellum", "mpt", "olmo", "jais", "trillion", "exaone4"),
+        "gpt-2 phi-2 gigachat mellum mpt olmo jais trillion exaone4 a.x-4.0 granite-docling".split(),
         _GPT2_PRE,
     ),
-    **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), _GPT4O),
-    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), _DEEPSEEK3),
+    **dict.fromkeys("gpt-4o llama4 kanana2 minimax-m2 talkie".split(), _GPT4O),
+    **dict.fromkeys("deepseek-v3 hunyuan-dense joyai-llm hy_v4".split(), _DEEPSEEK3),
 }

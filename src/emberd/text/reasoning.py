@@ -75,6 +75,14 @@ _TAGS = tuple(
         ("<|inner_prefix|>", "<|inner_suffix|>", "<|inner_suffix|>"),
         ("<|channel>thought\n", "<channel|>", "<channel|>", "<|channel>"),
         ("◁think▷", "◁/think▷", "◁/think▷"),
+        ("<mm:think>", "</mm:think>", "</mm:think>"),
+        (
+            "Here are my reasoning steps:\n",  # Apriel's
+            "[BEGIN FINAL RESPONSE]",
+            "\n[BEGIN FINAL RESPONSE]\n",
+            "",
+            ("", "[END FINAL RESPONSE]"),
+        ),
     )
 )
 

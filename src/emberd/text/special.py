@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+_SPACES = tuple(" \t\n\v\f\r")
+
 
 class NameIndex:
     """Which of many names a text holds. Names fall into groups of one beginning (a vocabulary may have
@@ -31,10 +33,17 @@ class NameIndex:
 class SpecialTokens:
     """The tokens that are matched as whole texts, before anything is cut into words or merged.
 
-    `always` are matched in any text (user-defined tokens), `control` only where the caller asks for it.
+    `always` are matched in any text (user-defined tokens), `control` only where the caller asks for it. Those in
+    `strip_behind` take the white space behind them, which is lost.
     """
 
-    def __init__(self, always: Mapping[str, int], control: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        always: Mapping[str, int],
+        control: Mapping[str, int],
+        strip_behind: Collection[str] = (),
+    ) -> None:
+        self._strip_behind = strip_behind
         self._always = NameIndex(always)
         self._all = NameIndex([*always, *control])
         self._ids = {**always, **control}
@@ -49,20 +58,21 @@ class SpecialTokens:
         present = (self._all if control else self._always).present(text)
         for token in sorted(present, key=_longest_first):
             guarded = protected if token in self._control else ()
+            strip = token in self._strip_behind
             pieces = [
                 piece
                 for start, part in pieces
                 for piece in (
                     [(start, part)]
                     if isinstance(part, int)
-                    else _cut(start, part, token, self._ids[token], guarded)
+                    else _cut(start, part, token, self._ids[token], guarded, strip)
                 )
             ]
         return [part for _, part in pieces]
 
 
 def _cut(
-    start: int, text: str, token: str, token_id: int, guarded: Collection[int]
+    start: int, text: str, token: str, token_id: int, guarded: Collection[int], strip: bool
 ) -> Iterator[tuple[int, str | int]]:
     """A stretch of text that begins at `start` of the whole, cut at each occurrence of one token."""
     done = 0
@@ -75,6 +85,8 @@ def _cut(
         if at > done:
             yield start + done, text[done:at]
         yield start + at, token_id
+        while strip and text[end : end + 1] in _SPACES:
+            end += 1
         done = end
         at = text.find(token, end)
     if done < len(text):

@@ -16,14 +16,23 @@ from jinja2 import Template
 from jinja2.exceptions import SecurityError
 
 from ..errors import BadRequestError
-from .bounds import TemplateTimeoutError, time_limit
+from .bounds import MAX_SOURCE, TemplateTimeoutError, time_limit
 from .guard import Guarded
 from .lengths import refuse_overlong
-from .messages import Conversation, adaptations, check_depth, normalised, notation_count
+from .messages import (
+    Conversation,
+    adaptations,
+    check_depth,
+    described,
+    in_parts,
+    normalised,
+    notation_count,
+)
 from .sandbox import TemplateRefusedError, compiled
 from .tokenizer import Tokenizer
 
 Messages = Sequence[Mapping[str, Any]]
+_PROBE = "probe-5f2c"
 
 
 class ChatTemplate:
@@ -44,6 +53,10 @@ class ChatTemplate:
         self._clock = clock
         self._variables = _token_variables(tokenizer) if tokenizer is not None else {}
         self._fault: str | None = None
+        if len(source) > MAX_SOURCE:
+            self._fault = f"This model's chat template is {len(source)} characters long; at most {MAX_SOURCE} are read."
+            self.source = ""  # nothing is looked for in it either
+            return
         try:
             self._strict = compiled(source, clock, may_append=False)
         except Exception as error:  # syntax, nesting too deep, constants that cannot be folded
@@ -85,12 +98,25 @@ class ChatTemplate:
         }
         conversation = normalised(messages, developer_role="developer" in self.source)
         faults: list[Exception] = []
+        for changed in (variables, _with_usual_tools(variables)):
+            prompt = self._adapted(conversation, changed, faults)
+            if prompt is not None:
+                return prompt
+            if any(isinstance(fault, TemplateRefusedError) for fault in faults):
+                break
+        raise _bad_request(faults)
+
+    def _adapted(
+        self, conversation: Conversation, variables: Mapping[str, Any], faults: list[Exception]
+    ) -> str | None:
+        """The prompt of the first form of the conversation that renders well; None: none renders, for `faults`."""
         prompts: list[tuple[int, str]] = []
         for adapted, of_form in adaptations(conversation):
             if prompts and of_form:
                 break
             try:
-                prompt = self._render(adapted, variables)
+                taken = in_parts(adapted) if self._wants_parts else adapted
+                prompt = self._render(taken, variables)
             except TemplateTimeoutError as error:
                 raise _bad_request([error]) from None
             except Exception as error:  # templates are programs: anything may come out of them
@@ -99,9 +125,22 @@ class ChatTemplate:
             prompts.append((notation_count(prompt, conversation), prompt))
             if prompts[-1][0] == 0:
                 break
-        if prompts:
-            return min(prompts, key=lambda item: item[0])[1]
-        raise _bad_request(faults)
+        return min(prompts, key=lambda item: item[0])[1] if prompts else None
+
+    @cached_property
+    def _wants_parts(self) -> bool:
+        """Whether a content that is a text is lost, and one in parts is not (templates of models that see)."""
+        if "type" not in self.source:
+            return False
+        variables = {**self._variables, "tools": None, "add_generation_prompt": True}
+        shown = []
+        for convert in (list, in_parts):
+            conversation = convert([{"role": "user", "content": _PROBE}])
+            try:
+                shown.append(_PROBE in self._render(conversation, variables))
+            except Exception:
+                shown.append(False)
+        return shown == [False, True]
 
     @cached_property
     def _lenient(self) -> Template:
@@ -159,6 +198,13 @@ def render_to_ids(
         if controls == [i for i in guarded_ids if tokenizer.is_control(i)]
         else guarded_ids
     )
+
+
+def _with_usual_tools(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Tools with all that they usually have; where there are none, no variable of them (which iterates as empty)."""
+    if variables["tools"]:
+        return {**variables, "tools": described(variables["tools"])}
+    return {name: one for name, one in variables.items() if name != "tools"}
 
 
 def _token_variables(tokenizer: Tokenizer) -> dict[str, str]:

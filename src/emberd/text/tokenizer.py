@@ -50,7 +50,7 @@ class Tokenizer:
         if READ_AS_CONTROL in vocabulary.ids:
             self._control[READ_AS_CONTROL] = vocabulary.ids[READ_AS_CONTROL]
             always.pop(READ_AS_CONTROL, None)
-        self._special = SpecialTokens(always, self._control)
+        self._special = SpecialTokens(always, self._control, vocabulary.strip_behind)
         self.vocab_size = len(vocabulary.tokens)
         self.bos_id = vocabulary.bos_id
         self.eos_id = vocabulary.eos_id

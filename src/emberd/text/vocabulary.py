@@ -6,11 +6,15 @@ wanted result.
 
 from __future__ import annotations
 
+import math
+import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from ..errors import ModelFileError, NotSupportedError
+from .fill import FILL_NAMES
 from .pretokenizers import PRETOKENIZERS, Pretokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -69,6 +73,9 @@ class Vocabulary:
     add_bos: bool
     add_eos: bool
     add_space_prefix: bool
+    lowercase: bool  # WordPiece only, as is the next
+    strip_accents: bool
+    strip_behind: frozenset[str]  # special tokens that take the white space behind them
 
     @staticmethod
     def from_metadata(metadata: Mapping[str, Any]) -> Vocabulary:
@@ -78,7 +85,7 @@ class Vocabulary:
         model = _MODELS.get(name)
         if model is None:
             raise NotSupportedError(
-                f"tokenizer.ggml.model is {name!r}; this build knows 'gpt2' (byte-level BPE), "
+                f"tokenizer.ggml.model is {reprlib.repr(name)}; this build knows 'gpt2' (byte-level BPE), "
                 "'llama' (SPM) and 'bert' (WordPiece)."
             )
         pre = _pretokenizer(keys.text("pre", "default")) if model == "gpt2" else None
@@ -90,6 +97,10 @@ class Vocabulary:
         ids = {token: index for index, token in enumerate(tokens)}
         for name in END_NAMES | FILL_END_NAMES:
             if name in ids:
+                types[ids[name]] = CONTROL
+        for part in ("pre", "suf", "mid"):
+            named_so = (name for name in FILL_NAMES[part].split(" ") if name in ids)
+            if not keys.given(f"fim_{part}_token_id") and (name := next(named_so, "")):
                 types[ids[name]] = CONTROL
 
         spm = model == "llama"
@@ -104,6 +115,7 @@ class Vocabulary:
             eos_id = keys.token_id("seperator_token_id", len(tokens), _first_given(*last))
         turn_end = next((ids[name] for name in TURN_END_NAMES if name in ids), None)
         eot_id = keys.token_id("eot_token_id", len(tokens), turn_end)
+        lowercase = keys.flag("normalizer.lowercase", True)
         named = {ids[name] for name in END_NAMES | FILL_END_NAMES if name in ids}
         given = {
             keys.token_id(f"{name}_token_id", len(tokens))
@@ -130,6 +142,9 @@ class Vocabulary:
             and bos_id is not None,
             add_eos=(bert or keys.flag("add_eos_token", False)) and eos_id is not None,
             add_space_prefix=bert or (spm and keys.flag("add_space_prefix", True)),
+            lowercase=lowercase,
+            strip_accents=keys.flag("normalizer.strip_accents", lowercase),
+            strip_behind=_strip_behind(metadata.get("general.name"), tokens, types),
         )
 
 
@@ -173,6 +188,8 @@ class _Keys:
         try:
             values = value.tolist() if hasattr(value, "tolist") else value
             numbers = [convert(number) for number in values[:count]]
+            if any(map(math.isnan, numbers)):
+                numbers = []
         except (TypeError, ValueError, OverflowError):
             numbers = []
         if len(numbers) < count:
@@ -193,9 +210,18 @@ class _Keys:
             return value
         return default
 
+    def given(self, name: str) -> bool:
+        return self._get(name) is not None
+
     def flag(self, name: str, default: bool) -> bool:
         value = self._get(name)
-        return default if value is None else bool(value)
+        if value is None:
+            return default
+        if not isinstance(value, int):
+            raise ModelFileError(
+                f"tokenizer.ggml.{name} is {reprlib.repr(value)}; it must be true or false."
+            )
+        return bool(value)
 
 
 def _first_given(*ids: int | None) -> int | None:
@@ -206,10 +232,20 @@ def _pretokenizer(name: str) -> Pretokenizer:
     try:
         return PRETOKENIZERS[name]
     except KeyError:
-        known = ", ".join(sorted(PRETOKENIZERS))
         raise ModelFileError(
-            f"tokenizer.ggml.pre is {name!r}, a pre-tokenizer that is not known here: {known}."
+            f"tokenizer.ggml.pre is {reprlib.repr(name)}, a pre-tokenizer that this build does not know; with "
+            "another one the model would be given wrong tokens."
         ) from None
+
+
+def _strip_behind(name: Any, tokens: list[str], types: list[int]) -> frozenset[str]:
+    """No key tells it: llama.cpp knows Phi 3 by the model's name, whose template writes line breaks there that the
+    model was trained without."""
+    if not isinstance(name, str) or not re.search("phi-?3", name, re.IGNORECASE):
+        return frozenset()
+    special = (CONTROL, UNKNOWN, USER_DEFINED)
+    found = {token for token, kind in zip(tokens, types, strict=True) if kind in special}
+    return frozenset(found | {"</s>"}) - {"<unk>", "<s>", "<|endoftext|>"}
 
 
 def _without_message_end(stop_ids: set[int], tokens: list[str]) -> frozenset[int]:

@@ -36,11 +36,13 @@ class WordPieceEncoder:
         self._ids = vocabulary.ids
         self._unknown = [] if vocabulary.unk_id is None else [vocabulary.unk_id]
         self._longest = max(map(len, vocabulary.tokens))
+        self._lowercase = vocabulary.lowercase
+        self._strip_accents = vocabulary.strip_accents
         self._word_ids = lru_cache(_WORD_CACHE)(self._cut)
 
     def encode(self, text: str) -> list[int]:
         ids = []
-        for word in split_words(text):
+        for word in split_words(text, self._lowercase, self._strip_accents):
             if word:
                 ids += self._word_ids(word) if len(word) <= _LONGEST_KEPT else self._cut(word)
         return ids
@@ -59,26 +61,28 @@ class WordPieceEncoder:
         return found
 
 
-def split_words(text: str) -> list[str]:
-    """Lower-case words without accents; punctuation marks and ideographs are words of their own.
+def split_words(text: str, lowercase: bool = True, strip_accents: bool = True) -> list[str]:
+    """Words, in lower case and without accents unless told otherwise; punctuation marks and ideographs are words of
+    their own.
 
     The rules are llama.cpp's, whose ids are the wanted result: of a character that decomposes, its
     first part stays (of a Hangul syllable the first letter), and typed marks are dropped.
     """
-    return "".join(map(_spelled, text)).split(" ")
+    return "".join(_spelled(character, lowercase, strip_accents) for character in text).split(" ")
 
 
 @lru_cache(_CHARACTER_CACHE)
-def _spelled(character: str) -> str:
-    """What a character is to words: itself in lower case, nothing, a space, or a word between spaces."""
+def _spelled(character: str, lowercase: bool, strip_accents: bool) -> str:
+    """What a character is to words: itself, nothing, a space, or a word between spaces."""
     if character in _SPACES:
         return " "
-    first = unicodedata.normalize("NFD", character)[0]
+    first = unicodedata.normalize("NFD", character)[0] if strip_accents else character
     kind = unicodedata.category(first)
-    if first in "\0\ufffd" or kind[0] == "M" or kind in ("Cc", "Cf", "Co", "Cs"):
+    if first in "\0\ufffd" or kind in ("Cc", "Cf", "Co", "Cs"):
         return ""
-    lower = first.lower()
-    spelled = lower if len(lower) == 1 else first
+    if strip_accents and kind[0] == "M":
+        return ""
+    spelled = first.lower()[0] if lowercase else first  # U+0130 becomes two: i and a mark
     alone = kind[0] == "P" or (kind[0] == "S" and first < "\x7f") or _is_ideograph(first)
     return f" {spelled} " if alone else spelled
 

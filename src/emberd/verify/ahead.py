@@ -19,7 +19,7 @@ from ..runtime.counting import CountingDevice
 from ..runtime.device import Device
 from ..runtime.kernel import Dispatch, KernelKey
 from .bench import F32
-from .check import TOLERANCE, Check
+from .check import Case, Check
 from .load_bench import Kept, LoadBench, WatchedKernels
 
 logger = logging.getLogger(__name__)
@@ -34,18 +34,11 @@ class PlanningBench(LoadBench):
         super().__init__(WatchedKernels(counting), kept)
         self.used: set[KernelKey] = set()
 
-    def compare(
-        self,
-        kernel: str,
-        type_name: str,
-        shape: str,
-        kind: str,
-        run: Callable[[], tuple[NDArray[Any], NDArray[Any]]],
-    ) -> Check:
-        if not self.is_kept(kernel, type_name, shape):
+    def judge(self, case: Case) -> Check:
+        if not self.is_kept(case):
             with suppress(Exception):  # whatever it is, the case itself will tell
-                run()
-        return Check(kernel, type_name, shape, 0.0, TOLERANCE[kind])
+                case.run()
+        return case.row(0.0)
 
     def normal(self, *shape: int) -> F32:
         return np.ones(shape, np.float32)

@@ -129,6 +129,7 @@ def _check_decode(
             window=window,
             scale=spec.attention_scale,
             splits=splits,
+            near=shape.near,
             cap=spec.attention_cap,
             sinks=None if sinks is None else bench.put(sinks),
         )

@@ -19,7 +19,7 @@ from ..runtime.kernel import Dispatch, Kernels, run_once
 from ..runtime.kv_cache import KVType
 from ..runtime.linear import QuantizedActivations
 from ..runtime.matvec import gains_by_baking
-from .check import Check, compare
+from .check import Case, Check, compare
 
 F32 = NDArray[np.float32]
 
@@ -46,7 +46,10 @@ class Workbench:
         run: Callable[[], tuple[NDArray[Any], NDArray[Any]]],
     ) -> Check:
         """Run one case, which gives (out, ref)."""
-        return compare(kernel, type_name, shape, kind, run)
+        return self.judge(Case(kernel, type_name, shape, kind, run))
+
+    def judge(self, case: Case) -> Check:
+        return compare(case)
 
     @contextmanager
     def sizes_in_text(self) -> Iterator[None]:

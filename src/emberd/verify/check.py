@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,19 @@ class Check:
         return replace(self, kernel=kernel)
 
 
+class Case(NamedTuple):
+    """A comparison to be made. `kind` is one of TOLERANCE; `run` gives (out, ref)."""
+
+    kernel: str
+    type: str
+    shape: str
+    kind: str
+    run: Callable[[], tuple[NDArray[Any], NDArray[Any]]]
+
+    def row(self, error: float) -> Check:
+        return Check(self.kernel, self.type, self.shape, error, TOLERANCE[self.kind])
+
+
 def relative_error(out: NDArray[Any], ref: NDArray[Any]) -> float:
     """‖out − ref‖ / ‖ref‖ in float64; NaN when `out` holds one."""
     out64, ref64 = np.asarray(out, np.float64), np.asarray(ref, np.float64)
@@ -64,16 +77,10 @@ def relative_error(out: NDArray[Any], ref: NDArray[Any]) -> float:
     return float(np.linalg.norm(out64 - ref64)) / (norm or 1.0)
 
 
-def compare(
-    kernel: str,
-    type_name: str,
-    shape: str,
-    kind: str,
-    run: Callable[[], tuple[NDArray[Any], NDArray[Any]]],
-) -> Check:
-    """Run one case, which gives (out, ref). Whatever a broken kernel raises is its failed row, not the end."""
+def compare(case: Case) -> Check:
+    """Run one case. Whatever a broken kernel raises is its failed row, not the end."""
     try:
-        return Check(kernel, type_name, shape, relative_error(*run()), TOLERANCE[kind])
+        return case.row(relative_error(*case.run()))
     except Exception as fault:
         note, unchecked = f"{type(fault).__name__}: {fault}", isinstance(fault, NO_VERDICT)
-    return Check(kernel, type_name, shape, math.nan, TOLERANCE[kind], note, unchecked)
+    return replace(case.row(math.nan), note=note, unchecked=unchecked)

@@ -21,11 +21,12 @@ from ..reference import encoder_ops as reference
 from ..reference import ops as reference_ops
 from ..reference.bidirectional import load_encoder as load_on_cpu
 from ..runtime import encoder_ops, linear
+from ..runtime.activations import padded
 from ..runtime.bidirectional import load_encoder as load_on_gpu
 from ..runtime.device import Device
 from .bench import F32, Workbench, decoded, read_quantized
 from .check import Check, relative_error
-from .linear import Role, check_roles, check_rows
+from .linear import Role, check_roles, check_rows, check_widen
 from .linear import roles as decoder_roles
 
 LENGTHS = (5, 1, 70)  # of texts side by side
@@ -56,6 +57,7 @@ def check_beside_products(bench: Workbench, model: EncoderFile) -> Iterator[Chec
     yield from check_rows(bench, model.file, model.tensors.token_embedding, 1.0)
     yield from check_norm(bench, model)
     yield from check_small(bench, model)
+    yield from check_widen(bench, model.spec.hidden_size)
     yield from check_attention(bench, model)
 
 
@@ -80,21 +82,23 @@ def check_norm(bench: Workbench, model: EncoderFile) -> Iterator[Check]:
     def run(chosen: bool) -> Pair:
         x, residual = bench.normal(tokens, width), bench.normal(tokens, width)
         indices = bench.rng.integers(0, tokens, tokens).astype(np.int32)
-        y = bench.poisoned(tokens, width)
+        y = bench.poisoned(tokens, padded(width))
         step = encoder_ops.layer_norm_add(
             bench.kernels,
-            bench.put(x),
-            bench.put(residual),
-            bench.put(weight),
-            bench.put(bias),
+            bench.put(bench.wide(x)),
+            bench.put(bench.wide(residual)),
+            bench.put(bench.wide(weight)),
+            bench.put(bench.wide(bias)),
             y,
             bench.ints(indices) if chosen else None,
             rows=tokens,
-            width=width,
+            width=padded(width),
+            count=width,
             eps=eps,
         )
         other = residual[indices] if chosen else residual
-        return bench.run(step, y)[0], reference.layer_norm_add(x, other, weight, bias, eps)
+        expected = reference.layer_norm_add(x, other, weight, bias, eps)
+        return bench.run(step, y)[0], bench.wide(expected)
 
     for rows, chosen in (("all", False), ("chosen", True)):
         label = f"{tokens}×{width} {rows} rows"

@@ -23,7 +23,7 @@ from .check import Check
 from .experts import check_experts
 from .fused import check_fused
 from .layer_norm import check_layer_norm, check_positions
-from .linear import check_embedding, check_products, check_tiles
+from .linear import check_embedding, check_products, check_tiles, check_widen
 from .rope import check_rope
 from .sampling import check_sampler
 from .steps import USUAL, Steps
@@ -51,6 +51,7 @@ def check_kernels(device: Device, path: Path) -> Iterator[Check]:
         yield from check_attention(bench, model)
         yield from check_activation(bench, model)
         yield from check_in_place(bench, model)
+        yield from check_widen(bench, model.spec.num_heads * model.spec.head_dim)
         yield from check_experts(bench, model)
         if model.spec.causal:
             yield from check_sampler(bench, model.spec.vocab_size)

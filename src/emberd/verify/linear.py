@@ -14,7 +14,8 @@ from ..gguf.loaded import loaded_type
 from ..gguf.reader import GGUFFile, TensorInfo
 from ..gguf.spec import ModelFile
 from ..reference import ops as reference
-from ..runtime import linear
+from ..runtime import linear, ops
+from ..runtime.activations import padded
 from ..runtime.products import Form, Product
 from ..runtime.weights import upload_matrix
 from .bench import F32, Workbench
@@ -146,6 +147,22 @@ def check_product(
         run,
     )
     return check if not names else check.renamed(names[0])
+
+
+def check_widen(bench: Workbench, width: int) -> Iterator[Check]:
+    """Attention's results on their way into whole units; none where they are."""
+    if width == padded(width):
+        return
+    tokens, live = 5, 4
+
+    def run() -> Pair:
+        x, before = bench.normal(tokens, width), bench.normal(tokens, padded(width))
+        y, expected = bench.put(before), before.copy()
+        expected[:live, :width] = x[:live]
+        step = ops.widen(bench.kernels, bench.put(x), bench.count(live), y)
+        return bench.run(step, y)[0], expected
+
+    yield bench.compare("widen", "F32", f"{tokens}×{width}", "float", run)
 
 
 def check_embedding(bench: Workbench, model: ModelFile) -> Iterator[Check]:

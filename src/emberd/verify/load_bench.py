@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from gguf import GGMLQuantizationType
-from numpy.typing import NDArray
 
 from .. import runtime
 from ..runtime.device import Device
@@ -20,7 +19,7 @@ from ..runtime.kernel import Kernel, KernelKey, Kernels
 from ..runtime.tuned_file import device_key, keep_json, tuned_path
 from ..runtime.weights import FLOAT_TYPES
 from .bench import Workbench
-from .check import TOLERANCE, Check
+from .check import Case, Check
 
 logger = logging.getLogger(__name__)
 
@@ -115,45 +114,37 @@ class LoadBench(Workbench):
         self.num_run = 0
         self.before_running: Callable[[], None] | None = None  # called once, ahead of a case
 
-    def _case(self, kernel: str, type_name: str, shape: str) -> str:
+    def _name(self, case: Case) -> str:
         # Products say themselves what they depend on; all else depends on the model's sizes and switches.
-        scope = "" if "×" in shape and kernel.startswith("mat") else self.scope
-        parts = (scope, *sorted(self.device.left_out), kernel, type_name, shape)
+        scope = "" if "×" in case.shape and case.kernel.startswith("mat") else self.scope
+        parts = (scope, *sorted(self.device.left_out), case.kernel, case.type, case.shape)
         return "; ".join([*filter(None, parts), *(["baked"] if self.baking else [])])
 
-    def is_kept(self, kernel: str, type_name: str, shape: str) -> bool:
+    def is_kept(self, case: Case) -> bool:
         """Whether this case was right before, so that it will not run."""
-        return self._case(kernel, type_name, shape) in self._kept.cases
+        return self._name(case) in self._kept.cases
 
-    def compare(
-        self,
-        kernel: str,
-        type_name: str,
-        shape: str,
-        kind: str,
-        run: Callable[[], tuple[NDArray[Any], NDArray[Any]]],
-    ) -> Check:
-        case = self._case(kernel, type_name, shape)
-        if case in self._kept.cases:
-            features = self._kept.cases[case]
-            return Check(kernel, type_name, shape, 0.0, TOLERANCE[kind], features=features)
+    def judge(self, case: Case) -> Check:
+        name = self._name(case)
+        if name in self._kept.cases:
+            return replace(case.row(0.0), features=self._kept.cases[name])
         if self.before_running is not None:
             first, self.before_running = self.before_running, None
             first()
         self.num_run += 1
         for attempt in range(ATTEMPTS):
             self._watched.seen.clear()
-            check = super().compare(kernel, type_name, shape, kind, run)
+            check = super().judge(case)
             at_once = check.passed and attempt == 0
             if check.passed or check.unchecked:
                 break
         else:
-            logger.debug("%s %s %s: %.1e %s", kernel, type_name, shape, check.error, check.note)
+            logger.debug("%s %s %s: %.1e %s", *case[:3], check.error, check.note)
         if check.unchecked:
-            logger.warning("%s %s %s is not checked: %s", kernel, type_name, shape, check.note)
+            logger.warning("%s %s %s is not checked: %s", *case[:3], check.note)
         features = tuple(sorted(set().union(*map(features_of, self._watched.seen))))
         if at_once:
-            self._kept.add(case, features)
+            self._kept.add(name, features)
         return replace(check, features=features)
 
 

@@ -31,7 +31,7 @@ from .experts import check_experts
 from .fused import check_ahead
 from .kernels import check_activation, check_in_place, check_norms, check_post_norm
 from .layer_norm import check_layer_norm, check_positions
-from .linear import check_embedding
+from .linear import check_embedding, check_widen
 from .load_bench import FEATURES, Kept, LoadBench, WatchedKernels, to_leave_out
 from .pairs import check_pairs
 from .rope import check_rope
@@ -167,6 +167,7 @@ def _beside_products(bench: LoadBench, model: ModelFile, steps: Steps) -> Iterat
     yield from check_post_norm(bench, model)
     yield from check_activation(bench, model, steps)
     yield from check_in_place(bench, model)
+    yield from check_widen(bench, model.spec.num_heads * model.spec.head_dim)
     yield from check_experts(bench, model, steps)
     if model.spec.causal:
         yield from check_sampler(bench, model.spec.vocab_size)

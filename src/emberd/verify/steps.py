@@ -23,6 +23,7 @@ class DecodeShape:
     rows: int
     splits: int
     run: int | None
+    near: bool = False  # as of `decode_near`
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +54,21 @@ class Steps:
         few = min(FEW_ROWS, self.max_rows)
         beside = [(rows, None) for rows in (few, self.max_rows) if self.max_tokens > few]
         found: dict[tuple[object, ...], list[DecodeShape]] = {}
-        for rows, run in [*alone, *beside]:
+        for case, (rows, run) in enumerate([*alone, *beside]):
             for context in _CONTEXTS:
-                splits = decode_attention.decode_splits(
-                    device,
-                    rows=rows,
-                    num_kv_heads=spec.num_kv_heads,
-                    context=min(context, spec.context_length),
-                )
+                sizes = {
+                    "rows": rows,
+                    "num_kv_heads": spec.num_kv_heads,
+                    "context": min(context, spec.context_length),
+                }
+                splits = decode_attention.decode_splits(device, **sizes)
+                near = case < len(alone) and decode_attention.decode_near(device, **sizes)
                 together = decode_attention.heads_together(
                     spec.num_heads // spec.num_kv_heads, rows * spec.num_kv_heads * splits
                 )
                 # A single row's kernels may have their splits in their text.
-                kernel = (together, splits if self.max_rows == 1 else splits > 1, run)
-                found.setdefault(kernel, []).append(DecodeShape(rows, splits, run))
+                kernel = (near, together, splits if self.max_rows == 1 else splits > 1, run)
+                found.setdefault(kernel, []).append(DecodeShape(rows, splits, run, near))
         return [min(shapes, key=_unusual) for shapes in found.values()]
 
 

@@ -10,15 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from emberd.errors import DeviceError, ModelFileError
+from emberd.errors import DeviceError, HeadsError, ModelFileError
 from emberd.gguf.model import ModelFile
 from emberd.gguf.spec import open_any
 from emberd.protocol import WorkerOptions
 from emberd.runtime.device import AdapterInfo, Device, open_device
 from emberd.runtime.encoder import encoder_sizes
+from emberd.runtime.encoder_ops import check_heads
 from emberd.runtime.footprint import fitted
 from emberd.runtime.kernel import Kernels
 from emberd.runtime.linear import LinearTable
+from emberd.runtime.ops import kv_include
 from emberd.runtime.tune import TileCheck
 
 log = logging.getLogger("emberd.worker")
@@ -31,7 +33,8 @@ def checked_kernels(
     what is to check measured tiles.
 
     A fault of the check itself, which says nothing about the kernels, keeps no model from serving.
-    Raises DeviceError where kernels are wrong and the device was asked for, ModelFileError for the file.
+    Raises DeviceError where kernels are wrong, or lack the model's heads, and the device was asked for;
+    ModelFileError for the file.
     """
     device = open_device("gpu" if options.device == "auto" else options.device)
     if not (options.verify or (options.verify is None and not adapter.is_software)):
@@ -41,7 +44,10 @@ def checked_kernels(
     from emberd.verify.tiles import check_tiles
 
     name, watched = Path(options.model_path).name, WatchedKernels(device)
-    fitting = _fitted(device, options)
+    try:
+        fitting = _fitted(device, options)
+    except HeadsError as error:
+        return None, cpu_instead(device, options, error.message), None
     sizes: dict[str, Any] = {
         "max_tokens": max(fitting.max_batch_tokens, fitting.max_sequences),
         "max_rows": fitting.max_sequences,
@@ -70,19 +76,28 @@ def checked_kernels(
                 return table.with_tiles({})
 
         return Kernels(device), replace(options, verification=str(found)), measured
+    hint = ". --device cpu serves it, --no-verify takes the device as it is"
+    return None, cpu_instead(device, options, str(found), hint), None
+
+
+def cpu_instead(device: Device, options: WorkerOptions, why: str, hint: str = "") -> WorkerOptions:
+    """Options for the CPU device, which tell why it serves. Raises DeviceError where a GPU was asked for."""
+    name = Path(options.model_path).name
     device.close()
     if options.device != "auto":
-        raise DeviceError(
-            f"{name} is not served: {found}. --device cpu serves it, --no-verify takes the device as it is"
-        )
-    log.warning("the CPU serves %s: %s", name, found)
-    return None, replace(options, verification=f"served by the CPU: {found}"), None
+        raise DeviceError(f"{name} is not served: {why}{hint}")
+    log.warning("the CPU serves %s: %s", name, why)
+    return replace(options, verification=f"served by the CPU: {why}")
 
 
 def _fitted(device: Device, options: WorkerOptions) -> WorkerOptions:
-    """What the runner will make of the options. Raises ModelFileError."""
+    """What the runner will make of the options. Raises ModelFileError, HeadsError."""
     model = open_any(options.model_path)
     try:
+        if isinstance(model, ModelFile):
+            kv_include(device, model.spec.head_dim)
+        else:
+            check_heads(device, model.spec.head_dim)
         if isinstance(model, ModelFile) and model.spec.causal:
             return fitted(device, model.spec, options)
         _, tokens = encoder_sizes(device, model, options)

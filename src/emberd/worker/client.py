@@ -9,20 +9,17 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import os
 import signal
-import socket
-import sys
 import time
-from asyncio.subprocess import DEVNULL, Process, create_subprocess_exec
+from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
-from emberd import logs
 from emberd.errors import (
     ConfigError,
     DeviceError,
     EmberdError,
+    HeadsError,
     ModelFileError,
     ModelLoadError,
     WorkerDiedError,
@@ -42,13 +39,13 @@ from emberd.protocol import (
 )
 
 from .channel import DeviceLost, LoadFailure, LoadProgress, encode, receive
+from .spawn import WORKER_COMMAND, spawn
 
-WORKER_COMMAND = (sys.executable, "-m", "emberd.worker.process")
 REAP_SECONDS = 5.0
 GONE_SECONDS = 1.0  # a worker without work that ends so soon behind a request did not end by it
-KEY_VARIABLES = {"EMBERD_API_KEYS", "EMBERD_API_KEY_FILE"}
 LOAD_ERRORS = {
-    kind.__name__: kind for kind in (ModelFileError, ModelLoadError, DeviceError, ConfigError)
+    kind.__name__: kind
+    for kind in (ModelFileError, ModelLoadError, DeviceError, HeadsError, ConfigError)
 }
 
 log = logging.getLogger("emberd.worker")
@@ -103,7 +100,7 @@ class WorkerClient:
         itself later. Raises what the load raised (ModelFileError, DeviceError, ...), or
         ModelLoadError when the process ended without a word.
         """
-        process, reader, writer = await _spawn(command)
+        process, reader, writer = await spawn(command)
         worker = cls(options, process, reader, writer)
         try:
             await worker._load(on_progress)
@@ -122,7 +119,7 @@ class WorkerClient:
 
         Raises ModelFileError, DeviceError, or ModelLoadError when the process ended without a word.
         """
-        worker = cls(question.options, *await _spawn(command))
+        worker = cls(question.options, *await spawn(command))
         try:
             answer = await worker._ask(question)
         finally:
@@ -347,34 +344,6 @@ class WorkerClient:
         code = self._process.returncode
         name = f", {signal.Signals(-code).name}" if code is not None and code < 0 else ""
         return f"exit code {code}{name}"
-
-
-async def _spawn(
-    command: Sequence[str],
-) -> tuple[Process, asyncio.StreamReader, asyncio.StreamWriter]:
-    """A worker's process, and our end of the channel to it."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
-        try:
-            process = await create_subprocess_exec(
-                *command,
-                f"{logging.getLevelName(log.getEffectiveLevel())}:{logs.style()}",
-                str(theirs.fileno()),
-                stdin=DEVNULL,
-                stdout=DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env=_environment(),
-            )
-        except BaseException:
-            writer.close()
-            raise
-    return process, reader, writer
-
-
-def _environment() -> dict[str, str]:
-    """Without the API keys: a worker reads files that others wrote, and needs none."""
-    return {name: value for name, value in os.environ.items() if name not in KEY_VARIABLES}
 
 
 def _merge(updates: list[SequenceUpdate]) -> SequenceUpdate:

@@ -25,7 +25,7 @@ from emberd import logs
 from emberd.engine import EncoderEngine, Engine
 from emberd.engine.pace import GPU_PROMPT_SHARE
 from emberd.engine.tier_options import tiers_for
-from emberd.errors import DeviceError, EmberdError
+from emberd.errors import DeviceError, EmberdError, HeadsError
 from emberd.estimate import MemoryEstimate, MemoryQuestion
 from emberd.gguf.digest import model_digest
 from emberd.gguf.encoder import is_encoder
@@ -78,7 +78,7 @@ def load_runner(
     is one, else the CPU.
 
     A software adapter serves only when it is named, or when "gpu" finds nothing else. A GPU whose kernels are
-    wrong does not serve: then "auto" is the CPU, and anything else raises DeviceError.
+    wrong, or lack the model's heads, does not serve: then "auto" is the CPU, and anything else raises DeviceError.
     """
     with GGUFFile(options.model_path) as file:
         encodes = is_encoder(file)
@@ -91,19 +91,22 @@ def load_runner(
             name = adapter.name
             if on_loss is not None:
                 on_device_loss(lambda why: on_loss(f"the device {name} was lost {why}"))
-            from .checked import checked_kernels
+            from .checked import checked_kernels, cpu_instead
 
             kernels, options, check_tiles = checked_kernels(options, adapter)
-            tier = gpu_tier(adapter.kind, None)
-            if kernels is not None and encodes:
-                from emberd.runtime.bidirectional import load_encoder as load_on_gpu
+            try:
+                if kernels is not None and encodes:
+                    from emberd.runtime.bidirectional import load_encoder as load_on_gpu
 
-                return load_on_gpu(options, progress, kernels)
-            if kernels is not None:
-                from emberd.runtime.runner import GpuRunner
+                    return load_on_gpu(options, progress, kernels)
+                if kernels is not None:
+                    from emberd.runtime.runner import GpuRunner
 
-                options = _beside_ram(options, tier)
-                return GpuRunner.load(options, progress, kernels, check_tiles)
+                    beside = _beside_ram(options, gpu_tier(adapter.kind, None))
+                    return GpuRunner.load(beside, progress, kernels, check_tiles)
+            except HeadsError as error:  # of a model whose kernels were not to be checked
+                assert kernels is not None
+                options = cpu_instead(kernels.device, options, error.message)
     if encodes:
         from emberd.reference.bidirectional import load_encoder
 
@@ -144,8 +147,11 @@ def estimate_memory(question: MemoryQuestion) -> MemoryEstimate:
         from emberd.runtime.estimate import estimate as estimate_on
 
         tier = gpu_tier(adapter.kind, None)
-        made = estimate_on(adapter, replace(question, options=_beside_ram(options, tier)))
-    else:
+        try:
+            made = estimate_on(adapter, replace(question, options=_beside_ram(options, tier)))
+        except HeadsError:  # as `load_runner` does
+            adapter = None
+    if adapter is None:
         from emberd.reference.estimate import estimate
 
         made = estimate(replace(question, options=_beside_ram(options, "cpu")))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
@@ -165,13 +166,20 @@ def _parameters(hints: Mapping[str, float], context: int, recipe: Recipe) -> str
 
 
 def _plain(value: Any, verbose: bool) -> Any:
-    """Arrays only when they are asked for."""
-    if isinstance(value, str | int | float | bool) or value is None:
+    """Arrays only when they are asked for. What JSON cannot hold becomes null or U+FFFD."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if isinstance(value, int) or value is None:
         return value
     if not verbose:
         return None
-    return value.tolist() if hasattr(value, "tolist") else value
+    items = value.tolist() if hasattr(value, "tolist") else value
+    return [_plain(item, verbose) for item in items]
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else json.dumps(value)
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(_plain(value, verbose=True))

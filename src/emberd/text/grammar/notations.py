@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .arguments import Parameters, Write, as_json, as_keywords, as_tagged
 from .gemma import as_gemma
@@ -73,6 +74,10 @@ def _xml(template: str) -> Notation:
         "<parameter=%N>\n", "\n</parameter>\n", r"</?(parameter|function)", _NAMES_IN_TAGS
     )
     call = "<function=%N>\n%A</function>"
+    if "<seed:tool_call>" in template:
+        return Notation(
+            f"<seed:tool_call>\n{call}\n</seed:tool_call>", write, opening="<seed:tool_call>"
+        )
     if "<tool_call>" not in template:
         return Notation(call, write, opening="<function=")
     return Notation(f"<tool_call>\n{call}\n</tool_call>", write, opening="<tool_call>")
@@ -103,11 +108,12 @@ def _dsml(template: str) -> Notation:
         r"</?[^<>\s]*(parameter|invoke)",
         _NAMES_IN_QUOTES,
     )
+    around = "function_calls" if "function_calls>" in template else "tool_calls"
     return Notation(
         '<｜DSML｜invoke name="%N">\n%A</｜DSML｜invoke>',
         write,
-        before="<｜DSML｜function_calls>\n",
-        after="\n</｜DSML｜function_calls>",
+        before=f"<｜DSML｜{around}>\n",
+        after=f"\n</｜DSML｜{around}>",
         opening='<｜DSML｜invoke name="',
     )
 
@@ -120,6 +126,13 @@ def _key_value(template: str) -> Notation:
         _NAMES_IN_TAGS,
     )
     return Notation("<tool_call>%N\n%A</tool_call>", write, opening="<tool_call>")
+
+
+def _tool_calls(template: str) -> Notation:
+    call = '{"name": "%N", "arguments": %A}'
+    if "<tool_calls>[" in template:
+        return _listed(call, "<tool_calls>[", "]</tool_calls>")
+    return Notation(f"<tool_calls>\n{call}\n</tool_calls>", opening="<tool_calls>")
 
 
 def _mistral(template: str) -> Notation:
@@ -192,6 +205,22 @@ _NOTATIONS: dict[str, Notation | Callable[[str], Notation]] = {
     "gigachat": Notation(
         '<|function_call|>{"name": "%N", "arguments": %A}', opening="<|function_call|>"
     ),
+    "toolcall": _listed('{"name": "%N", "arguments": %A}', "<TOOLCALL>[", "]</TOOLCALL>"),
+    "tool-calls": _tool_calls,
+    "param": Notation(
+        '<function name="%N">%A</function>',
+        as_tagged(
+            '<param name="%N">', "</param>", r"</?(param|function)|<!\[CDATA", _NAMES_IN_QUOTES
+        ),
+        opening='<function name="',
+    ),
+    "olmo": Notation(
+        "%N(%A)",
+        as_keywords,
+        before="<function_calls>",
+        after="</function_calls>",
+        opening="<function_calls>",
+    ),
     "pythonic": _PYTHONIC,
     "llama-json": Notation('{"name": "%N", "parameters": %A}', between="; "),
 }
@@ -203,6 +232,20 @@ def notation_of(syntax_name: str, template: str, *, in_channels: bool) -> Notati
         return _CHANNELS
     found = _NOTATIONS[syntax_name]
     return found if isinstance(found, Notation) else found(template)
+
+
+def written(notation: Notation, made: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """Calls as a model writes them, for templates that leave them out of past messages. In notations that are
+    neither JSON nor Python, as JSON."""
+    if notation.arguments is as_keywords:
+        texts = [", ".join(f"{key}={value!r}" for key, value in one.items()) for _, one in made]
+    else:
+        texts = [json.dumps(arguments, ensure_ascii=False) for _, arguments in made]
+    calls = []
+    for index, (name, _) in enumerate(made):
+        parts = {"%N": name, "%A": texts[index], "%I": str(index), "%C": f"{index:09}"}
+        calls.append("".join(parts.get(part, part) for part in _PLACE.split(notation.call)))
+    return notation.before + notation.between.join(calls) + notation.after
 
 
 def calls(rules: Rules, notation: Notation, functions: Sequence[Function], *, one: bool) -> str:

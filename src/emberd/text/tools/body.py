@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,7 +23,12 @@ _DEEPEST = 16  # references and options that are followed
 
 
 class NotACallError(Exception):
-    """The text only begins like a call."""
+    """The text only begins like a call. `pieces`: what of it was certain all the same, `rest`: the text behind
+    the place where it broke."""
+
+    def __init__(self, pieces: Sequence[Piece] = (), rest: str = "") -> None:
+        super().__init__()
+        self.pieces, self.rest = pieces, rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +142,13 @@ def _kinds_of(value: Any) -> frozenset[str]:
     )
 
 
-def _kinds(node: Any, root: Any, depth: int = 0) -> frozenset[str]:
-    """Types of the values that a schema takes, as far as it tells."""
+def _kinds(node: Any, root: Any, seen: tuple[set[int], int] | None = None) -> frozenset[str]:
+    """Types of the values that a schema takes, as far as it tells; none where it is seen already, at the depth."""
     node = _followed(node, root)
+    known, depth = seen or (set(), 0)
+    if id(node) in known:
+        return frozenset()
+    known.add(id(node))
     kinds = node.get("type")
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if isinstance(kinds, list):
@@ -150,7 +159,7 @@ def _kinds(node: Any, root: Any, depth: int = 0) -> frozenset[str]:
         return frozenset[str]().union(*map(_kinds_of, values))
     for key in ("anyOf", "oneOf", "allOf"):
         if isinstance(options := node.get(key), list) and depth < _DEEPEST:
-            found = [_kinds(one, root, depth + 1) for one in options]
+            found = [_kinds(one, root, (known, depth + 1)) for one in options]
             return frozenset[str]().union(*found)
     return frozenset(TYPES)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .body import Json, NotACallError, Piece, Tools, whole_call
@@ -16,25 +16,50 @@ Calls = list[tuple[str, Json]]
 Parse = Callable[[str, Tools], Calls]
 
 _NAME = r"[\w.\-]+"
+_PYTHON_WORDS = {"None": None, "True": True, "False": False}
+_BLANKS = re.compile(r"\s*")
+_CDATA = re.compile(r"\s*<!\[CDATA\[(.*?)\]\]>\s*", re.DOTALL)
+XML_VALUE, KEY_VALUE = ("<parameter=", "</parameter>"), ("<arg_value>", "</arg_value>")
+_LINE = r"^(?:(?<!\s\n)\s*|[^\S\n]*)"
+"""A line's beginning and blanks, also of the lines behind it; not from each of many blank lines on."""
+
+_XML_FUNCTION = re.compile(
+    rf"(?:(</function>\s*(?:</tool_call>\s*<tool_call>\s*)?)|{_LINE})<function=", re.MULTILINE
+)
+_XML_OPENING = re.compile(rf"(?:{_LINE}|(?<=</parameter>)\s*)<parameter=([^>]+)>", re.MULTILINE)
+_XML_CLOSE = re.compile(rf"</parameter>(?=\s*(?:<|\Z))|(?={_LINE}<parameter=)", re.MULTILINE)
+_NOTHING = re.compile(r"(?!)")
+_XML_END = re.compile("</function>")  # of a value that has no closing tag
+_PARAMETER = re.compile(r'<([^<>\s]*param(?:eter)?) name="([^"]+)"([^>]*)>')
+_KEY_VALUE = re.compile(r"<arg_key>((?:(?!</?arg_key>).)*)</arg_key>\s*<arg_value>", re.DOTALL)
+_KEY_VALUE_CLOSE = re.compile("</arg_value>")
 
 
 class Closed:
     """Waits for `close`, then parses. Text that does not begin like `start` (a pattern for the first
-    characters, blanks before them aside) is no call, and this is said at once."""
+    characters, blanks before them aside) is no call, and this is said at once. `value` are the tags of a value: a
+    `close` between them is text of it."""
 
-    def __init__(self, tools: Tools, parse: Parse, close: str, start: str) -> None:
+    def __init__(
+        self, tools: Tools, parse: Parse, close: str, start: str, value: tuple[str, str]
+    ) -> None:
         self._tools, self._parse, self._close, self._start = tools, parse, close, start
+        self._value = value
         self._held = ""
+        self._seen = 0  # of `held`, in which there is no `close`
 
     def push(self, text: str) -> tuple[list[Piece], str | None]:
         self._held += text
         begun = self._held.lstrip()[: len(self._start)]
         if not self._start.startswith(begun):
             raise NotACallError
-        place = self._held.find(self._close)
-        if place < 0:
-            return [], None
-        return self._pieces(self._held[:place]), self._held[place + len(self._close) :]
+        while (place := self._held.find(self._close, self._seen)) >= 0:
+            behind = place + len(self._close)
+            if not _within(self._held, place, self._value):
+                return self._pieces(self._held[:place]), self._held[behind:]
+            self._seen = behind
+        self._seen = max(self._seen, len(self._held) - len(self._close) + 1)
+        return [], None
 
     def finish(self) -> list[Piece]:
         return self._pieces(self._held)
@@ -46,20 +71,28 @@ class Closed:
         return [piece for name, arguments in calls for piece in whole_call(name, arguments)]
 
 
+def _within(text: str, place: int, value: tuple[str, str]) -> bool:
+    """Whether a value has begun before `place` that does not end before it."""
+    opening, closing = value
+    return bool(opening) and text.rfind(opening, 0, place) > text.rfind(closing, 0, place)
+
+
 def xml_calls(text: str, tools: Tools) -> Calls:
     """`<function=f>\\n<parameter=a>\\n1\\n</parameter>\\n</function>`, also without its first tag's beginning."""
     calls = []
-    # Tags stand at the beginning of a line; within a JSON text there is none.
-    for block in re.split(r"^\s*<function=", text, flags=re.MULTILINE)[1:]:
+    found = [
+        match
+        for match in _XML_FUNCTION.finditer(text)
+        if match[1] or not _within(text, match.start(), XML_VALUE)
+    ]
+    ends = [match.start() for match in found[1:]]
+    for match, end in zip(found, [*ends, len(text)], strict=True):
+        block = text[match.end() : end]
         head, _, rest = block.partition(">")
         if not re.fullmatch(_NAME, head.strip()):
             raise NotACallError
-        found = re.findall(
-            r"(?:^|(?<=</parameter>))\s*<parameter=([^>]+)>(.*?)(?:</parameter>(?=\s*(?:<|\Z))|(?=^\s*<parameter=)|(?=</function>)|\Z)",
-            rest,
-            re.DOTALL | re.MULTILINE,
-        )
-        arguments = {key.strip(): _without_frame(value) for key, value in found}
+        values = _values(rest, _XML_OPENING, lambda tag: _XML_CLOSE, _XML_END)
+        arguments = {tag[1].strip(): _without_frame(value) for tag, value in values}
         calls.append((head.strip(), tools.converted(head.strip(), arguments)))
     return calls
 
@@ -70,15 +103,14 @@ def xml_call(text: str, tools: Tools) -> Calls:
 
 
 def invoke_call(text: str, tools: Tools) -> Calls:
-    """`f"><parameter name="a">1</parameter>`, from behind `<invoke name="`; tags may have a prefix."""
+    """`f"><parameter name="a">1</parameter>`, from behind `<invoke name="`; tags may have a prefix, be called
+    `param`, and their text be one of `<![CDATA[…]]>`."""
     match = re.match(rf'({_NAME})"\s*>', text)
     if match is None:
         raise NotACallError
-    found = re.findall(
-        r'<[^<>\s]*parameter name="([^"]+)"([^>]*)>(.*?)(?:</[^<>\s]*parameter>|$)', text, re.DOTALL
-    )
-    texts = {key for key, told, _ in found if 'string="true"' in told}
-    arguments = {key: value for key, _, value in found}
+    found = list(_values(text, _PARAMETER, lambda tag: re.compile(f"</{re.escape(tag[1])}>")))
+    texts = {tag[2] for tag, _ in found if 'string="true"' in tag[3]}
+    arguments = {tag[2]: value for tag, value in found}
     return [(match[1], tools.converted(match[1], arguments, texts))]
 
 
@@ -98,10 +130,38 @@ def key_value_calls(text: str, tools: Tools) -> Calls:
     name = text.partition("<arg_key>")[0].strip()
     if not re.fullmatch(_NAME, name):
         raise NotACallError
-    found = re.findall(
-        r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)(?:</arg_value>|$)", text, re.DOTALL
-    )
-    return [(name, tools.converted(name, {key.strip(): value for key, value in found}))]
+    found = _values(text, _KEY_VALUE, lambda tag: _KEY_VALUE_CLOSE)
+    return [(name, tools.converted(name, {tag[1].strip(): value for tag, value in found}))]
+
+
+def _values(
+    text: str,
+    opening: re.Pattern[str],
+    close: Callable[[re.Match[str]], re.Pattern[str]],
+    last: re.Pattern[str] = _NOTHING,
+) -> Iterator[tuple[re.Match[str], str]]:
+    """Opening tags, and the text of each up to the next closing one, else to `last` or the end. A tag within a JSON
+    value is text of it, as one within CDATA is."""
+    place = 0
+    while (tag := opening.search(text, place)) is not None:
+        start, pattern = tag.end(), close(tag)
+        quoted = _CDATA.match(text, start)
+        behind = quoted.end() if quoted else _behind_json(text, start)
+        end = pattern.match(text, behind) or pattern.search(text, start) or last.search(text, start)
+        place = end.end() if end else len(text)
+        yield tag, quoted[1] if quoted else text[start : end.start() if end else len(text)]
+
+
+def _behind_json(text: str, start: int) -> int:
+    """Place behind the list, object or text that is written there as JSON, and the blanks behind it; else `start`."""
+    begun = _BLANKS.match(text, start).end()  # type: ignore[union-attr]
+    if text[begun : begun + 1] not in ("{", "[", '"'):
+        return start
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, begun)
+    except (ValueError, RecursionError):
+        return start
+    return _BLANKS.match(text, end).end()  # type: ignore[union-attr]
 
 
 def gemma_calls(text: str, tools: Tools) -> Calls:
@@ -158,7 +218,8 @@ class _Gemma:
         try:
             return json.loads(word[0])
         except ValueError:
-            return word[0].strip()
+            text = word[0].strip()
+            return _PYTHON_WORDS.get(text, text)
 
     def _key(self) -> str:
         match = re.match(

@@ -57,6 +57,7 @@ class _CallObject:
         self._token = ""  # of the outermost level: the key or value that is being read
         self._key = ""
         self._name: str | None = None
+        self._begun = False  # the name was given on, which waits for arguments
         self._early = ""  # arguments that came before the name
         self._streaming = False
         self._has_arguments = False
@@ -125,7 +126,7 @@ class _CallObject:
             raise NotACallError
         self._name = name
         early, self._early = self._early, ""
-        return [Begin(name), early] if early else [Begin(name)]
+        return self._arguments(early) if early else []
 
     def _whole_arguments(self, value: Any) -> list[Piece]:
         if isinstance(value, str):
@@ -139,12 +140,14 @@ class _CallObject:
         if self._name is None:
             self._early += text
             return []
-        return [text]
+        begin: list[Piece] = [] if self._begun else [Begin(self._name)]
+        self._begun = True
+        return [*begin, text]
 
     def _ended(self) -> list[Piece]:
         if self._name is None:
             raise NotACallError
-        return [] if self._has_arguments else ["{}"]
+        return [] if self._has_arguments else self._arguments("{}")
 
     def _string(self, token: str) -> str:
         return self._text_of(self._loaded(token))
@@ -177,7 +180,10 @@ class JsonCalls:
         pieces: list[Piece] = []
         for place, character in enumerate(text):
             if self._object is not None:
-                new, complete = self._object.push(character)
+                try:
+                    new, complete = self._object.push(character)
+                except NotACallError:
+                    raise NotACallError(pieces, text[place + 1 :]) from None
                 pieces += new
                 if complete:
                     self._object, self._num_read = None, self._num_read + 1
@@ -191,7 +197,7 @@ class JsonCalls:
             elif character == "]" and self._num_read:
                 return pieces, text[place + 1 :]
             elif not character.isspace() and not (character == "," and self._num_read):
-                raise NotACallError
+                raise NotACallError(pieces, text[place + 1 :])
         return pieces, None
 
     def finish(self) -> list[Piece]:

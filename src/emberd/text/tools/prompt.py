@@ -6,7 +6,7 @@ The notation is that of syntax.HERMES. Knows nothing of templates.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Message = Mapping[str, Any]
@@ -22,6 +22,21 @@ The user's next message then brings the results. If no function helps, answer wi
 
 def has_tool_messages(messages: Sequence[Message]) -> bool:
     return any(m.get("role") == "tool" or m.get("tool_calls") for m in messages)
+
+
+def with_calls_in_text(
+    messages: Sequence[Message], write: Callable[[Sequence[tuple[str, dict[str, Any]]]], str]
+) -> list[dict[str, Any]]:
+    """Messages whose calls stand in their content as `write` has them, for templates that know tools and yet
+    leave past calls out."""
+    result = []
+    for message in messages:
+        copy = dict(message)
+        if calls := copy.pop("tool_calls", None):
+            texts = [_text(message), write([_named(call) for call in calls])]
+            copy["content"] = "\n".join(text for text in texts if text)
+        result.append(copy)
+    return result
 
 
 def as_text(
@@ -66,6 +81,18 @@ def _call(call: Any) -> str:
         arguments = json.dumps(arguments or {}, ensure_ascii=False)
     name = json.dumps(function.get("name", ""), ensure_ascii=False)
     return f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
+
+
+def _named(call: Any) -> tuple[str, dict[str, Any]]:
+    """Name and arguments; what is no object of JSON is none."""
+    function = call.get("function", call) if isinstance(call, Mapping) else {}
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            arguments = None
+    return str(function.get("name", "")), dict(arguments) if isinstance(arguments, Mapping) else {}
 
 
 def _text(message: Message) -> str:

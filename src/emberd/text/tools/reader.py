@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from ..marks import first_mark, possible_beginning
 from ..parts import Part, TextDelta, ToolCallArguments, ToolCallStart
@@ -30,6 +30,7 @@ class CallReader:
         self._first_call = 0  # of the body
         self._at_start = True  # no text was shown yet
         self._after_call = False  # only blanks and closings since the last call
+        self._skips = False  # a call broke off behind what was told of it
         self.num_calls = 0
 
     @property
@@ -56,7 +57,7 @@ class CallReader:
                 if self.num_calls == self._first_call:
                     self._show(self._opening + self._raw, parts)
             self._body = None
-        held, self._held = self._held, ""
+        held, self._held = "" if self._skips else self._held, ""
         closing = any(mark.startswith(held.strip()) for mark in self._syntax.closings)
         if not self._after_call or (held.strip() and not closing):
             self._show(held, parts)
@@ -70,14 +71,15 @@ class CallReader:
         try:
             pieces, rest = self._body.push(text)
             self._tell(pieces, parts)
-        except NotACallError:
+        except NotACallError as fault:
             self._body = None
+            self._tell(fault.pieces, parts)
             if self.num_calls == self._first_call:  # nothing of it was told
                 self._show(self._opening, parts)
                 self._at_start = self._after_call = False
                 self._held = self._raw
             else:
-                self._after_call = True  # what is broken behind a call is dropped
+                self._held, self._after_call, self._skips = fault.rest, True, True
             return True
         if rest is None:
             return False
@@ -88,6 +90,8 @@ class CallReader:
     def _in_text(self, parts: list[Part]) -> bool:
         """One step outside of calls."""
         syntax = self._syntax
+        if self._skips:
+            return self._skipped()
         if self._after_call:
             self._held = self._held.lstrip()
             for mark in syntax.closings:
@@ -122,6 +126,17 @@ class CallReader:
         self._show(shown, parts)
         return False
 
+    def _skipped(self) -> bool:
+        """What is broken behind a call is dropped, up to the next tag of the notation."""
+        marks = (*self._syntax.openings, *self._syntax.wrappers, *self._syntax.closings)
+        found = first_mark(self._held, marks)
+        if found is None:
+            keep = possible_beginning(self._held, marks)
+            self._held = self._held[len(self._held) - keep :]
+            return False
+        self._held, self._skips = self._held[found[0] :], False
+        return True
+
     def _bare_start(self) -> str | bool:
         """What stands before a call without a tag that begins here (blanks, a fence); True: it may come."""
         starts = self._syntax.bare_starts
@@ -140,7 +155,7 @@ class CallReader:
         self._body, self._opening, self._raw = make(self._tools), opening, ""
         self._first_call, self._held = self.num_calls, behind
 
-    def _tell(self, pieces: list[Piece], parts: list[Part]) -> None:
+    def _tell(self, pieces: Sequence[Piece], parts: list[Part]) -> None:
         for piece in pieces:
             if isinstance(piece, Begin):
                 parts.append(ToolCallStart(self.num_calls, new_id(), piece.name))

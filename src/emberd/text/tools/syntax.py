@@ -12,6 +12,8 @@ from functools import lru_cache, partial
 from ..sandbox import variables_of
 from .body import MakeBody
 from .closed import (
+    KEY_VALUE,
+    XML_VALUE,
     Closed,
     gemma_calls,
     invoke_call,
@@ -21,7 +23,7 @@ from .closed import (
     xml_calls,
 )
 from .json_calls import JsonCalls, NamedJson
-from .python_calls import PythonList, python_calls
+from .python_calls import JsonOrPython, PythonList, python_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,10 @@ class ToolSyntax:
         return replace(self, bare=bare, bare_starts=("{",) if with_bare else (), bare_once=True)
 
 
-def _closed(parse: object, close: str, start: str = "") -> MakeBody:
-    return lambda tools: Closed(tools, parse, close, start)  # type: ignore[arg-type]
+def _closed(
+    parse: object, close: str, start: str = "", value: tuple[str, str] = ("", "")
+) -> MakeBody:
+    return lambda tools: Closed(tools, parse, close, start, value)  # type: ignore[arg-type]
 
 
 def _named(head: str, *, or_list: bool = False) -> MakeBody:
@@ -64,17 +68,34 @@ def _named(head: str, *, or_list: bool = False) -> MakeBody:
 
 _KNOWN_JSON: MakeBody = partial(JsonCalls, known=True)
 _FENCES = ("```json\n{", "```json\n[", "```\n{", "```\n[")
+_OTHER_TAGS = ("<tools>", "<tools>\n", "<function_call>", "<function_call>\n")
+"""That models of the Hermes notation write where they mean `<tool_call>`."""
+
 _NAME = r"\s*(?P<name>[\w.\-]+)\s*"
 _DEEPSEEK_CALL = "<｜tool▁call▁begin｜>"
 
 HERMES = ToolSyntax(
     "hermes",
     openings={"<tool_call>": JsonCalls},
-    closings=("</tool_call>", "```"),
+    closings=("</tool_call>", "```", "</tools>", "</function_call>"),
     bare=_KNOWN_JSON,
-    bare_starts=("{", "[{", *_FENCES),
+    bare_starts=("{", "[{", *_FENCES, *(f"{tag}{{" for tag in _OTHER_TAGS)),
 )
 """Also what the prompt for models without a notation of their own asks for."""
+
+_LFM2 = ToolSyntax(
+    "lfm2",
+    openings={"<|tool_call_start|>": _closed(python_calls, "<|tool_call_end|>", "[")},
+    tokens=("<|tool_call_end|>",),
+)
+
+_LLAMA = ToolSyntax(
+    "llama-json",
+    openings={"<|python_tag|>": JsonCalls, "<|python_start|>": JsonCalls},
+    closings=(";", "<|python_end|>"),
+    bare=JsonOrPython,
+    bare_starts=("{", "[", *_FENCES),
+)
 
 _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
     # A text that only templates of the notation hold; the more special ones first.
@@ -83,10 +104,22 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         ToolSyntax(
             "xml",
             openings={
-                "<tool_call>": _closed(xml_calls, "</function>", "<function="),
-                "<function=": _closed(xml_call, "</function>"),
+                "<tool_call>": _closed(xml_calls, "</function>", "<function=", XML_VALUE),
+                "<function=": _closed(xml_call, "</function>", value=XML_VALUE),
             },
-            closings=("</tool_call>",),
+            closings=("</tool_call>", "</seed:tool_call>"),
+            wrappers=("<seed:tool_call>",),
+        ),
+    ),
+    (
+        "<param name=",
+        ToolSyntax(
+            "param",
+            openings={
+                '<function name="': _closed(
+                    invoke_call, "</function>", value=("<param name=", "</param>")
+                )
+            },
         ),
     ),
     (
@@ -115,7 +148,11 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         "<invoke name=",
         ToolSyntax(
             "invoke",
-            openings={'<invoke name="': _closed(invoke_call, "</invoke>")},
+            openings={
+                '<invoke name="': _closed(
+                    invoke_call, "</invoke>", value=("<parameter name=", "</parameter>")
+                )
+            },
             closings=("</minimax:tool_call>",),
             wrappers=("<minimax:tool_call>",),
         ),
@@ -124,8 +161,18 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         "｜DSML｜",
         ToolSyntax(
             "dsml",
-            openings={'<｜DSML｜invoke name="': _closed(invoke_call, "</｜DSML｜invoke>")},
-            wrappers=("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
+            openings={
+                '<｜DSML｜invoke name="': _closed(
+                    invoke_call,
+                    "</｜DSML｜invoke>",
+                    value=("<｜DSML｜parameter name=", "</｜DSML｜parameter>"),
+                )
+            },
+            wrappers=tuple(
+                f"<{slash}｜DSML｜{name}>"
+                for name in ("function_calls", "tool_calls")
+                for slash in ("", "/")
+            ),
             tokens=("｜DSML｜",),
         ),
     ),
@@ -141,7 +188,7 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         "<arg_key>",
         ToolSyntax(
             "key-value",
-            openings={"<tool_call>": _closed(key_value_calls, "</tool_call>")},
+            openings={"<tool_call>": _closed(key_value_calls, "</tool_call>", value=KEY_VALUE)},
         ),
     ),
     (
@@ -212,14 +259,9 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
             closings=("<|END_ACTION|>",),
         ),
     ),
-    (
-        "<|tool_list_start|>",
-        ToolSyntax(
-            "lfm2",
-            openings={"<|tool_call_start|>": _closed(python_calls, "<|tool_call_end|>", "[")},
-            tokens=("<|tool_call_end|>",),
-        ),
-    ),
+    ("<|tool_list_start|>", _LFM2),
+    ("<|tool_call_start|>", _LFM2),
+    ("List of tools: [", _LFM2),
     (
         "<|tool_call|>",
         ToolSyntax(
@@ -238,29 +280,36 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         "[func_name1(",
         ToolSyntax(
             "pythonic",
-            openings={"<|python_tag|>": _closed(python_calls, "<|eom_id|>")},
+            openings={
+                "<|python_tag|>": _closed(python_calls, "<|eom_id|>"),
+                "<|python_start|>": _closed(python_calls, "<|python_end|>"),
+            },
+            tokens=("<|python_end|>",),
             bare=PythonList,
             bare_starts=("[",),
         ),
     ),
+    ("<|python_tag|>", _LLAMA),
+    ('{"name": function name, "parameters"', _LLAMA),
     (
-        "<|python_tag|>",
+        "<TOOLCALL>",
+        ToolSyntax("toolcall", openings={"<TOOLCALL>": JsonCalls}, closings=("</TOOLCALL>",)),
+    ),
+    (
+        "<tool_calls>",
         ToolSyntax(
-            "llama-json",
-            openings={"<|python_tag|>": JsonCalls},
-            closings=(";",),
+            "tool-calls",
+            openings={"<tool_calls>": JsonCalls, "<tool_call>": JsonCalls},
+            closings=("</tool_calls>", "</tool_call>"),
             bare=_KNOWN_JSON,
-            bare_starts=("{", "[{", *_FENCES),
+            bare_starts=("{", "[{"),
         ),
     ),
     (
-        '{"name": function name, "parameters"',
+        "<function_calls>",
         ToolSyntax(
-            "llama-json",
-            openings={"<|python_tag|>": JsonCalls},
-            closings=(";",),
-            bare=_KNOWN_JSON,
-            bare_starts=("{", "[{", *_FENCES),
+            "olmo",
+            openings={"<function_calls>": _closed(python_calls, "</function_calls>")},
         ),
     ),
     ("<tool_call>", HERMES),
@@ -269,10 +318,12 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ToolSupport:
-    """What a template knows of tools: `variable` is the name under which it reads them."""
+    """What a template knows of tools: `variable` is the name under which it reads them; `one_call`: it refuses
+    past messages with more than one call (Llama 3's), so a reply must not have more."""
 
     variable: str
     syntax: ToolSyntax
+    one_call: bool = False
 
 
 @lru_cache(maxsize=64)
@@ -283,4 +334,4 @@ def tool_support(template: str) -> ToolSupport | None:
     if variable is None:
         return None
     syntax = next((syntax for mark, syntax in _SYNTAXES if mark in template), HERMES)
-    return ToolSupport(variable, syntax)
+    return ToolSupport(variable, syntax, one_call="single tool-calls" in template)

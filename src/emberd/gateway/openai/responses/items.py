@@ -151,7 +151,10 @@ def reasoning_text(item: Json) -> str:
         except (binascii.Error, ValueError):
             pass
     parts = item.get("content") or item.get("summary")
-    texts = [part.get("text") for part in parts or () if isinstance(part, dict)]
+    if isinstance(parts, str):
+        return parts
+    listed = parts if isinstance(parts, list) else ()
+    texts = [part.get("text") for part in listed if isinstance(part, dict)]
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
