@@ -8,9 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
+from emberd.text.parts import TextDelta
+from emberd.text.reply import ReplyFormat
 from emberd.text.tools.body import NotACallError, Tools, tools_of
 from emberd.text.tools.closed import key_value_calls, xml_call
 from emberd.text.tools.python_calls import python_calls
+from emberd.text.tools.syntax import tool_support
 
 Read = Callable[[str, Tools], object]
 SECONDS = 2.0
@@ -47,6 +50,18 @@ def test_what_goes_on_without_an_end_is_read_in_time(read: Read, head: str, unit
 def test_names_like_those_that_stand_for_others_are_no_call(text: str) -> None:
     with pytest.raises(NotACallError):
         python_calls(text, tools({}))
+
+
+@pytest.mark.parametrize("inside", ["", "f", '\n{"name": "f", "arguments": {}}\n', "<parameter=a>"])
+def test_tags_of_xml_without_a_function_are_text(inside: str) -> None:
+    support = tool_support(
+        "{% if tools %}{% endif %}{# <tool_call><function= <parameter= </tool_call> #}"
+    )
+    assert support is not None
+    parser = ReplyFormat(syntax=support.syntax, tools=tools({})).parser({})
+    text = f"<tool_call>{inside}</tool_call>"
+    parts = [*parser.push(text), *parser.finish(cut=False)]
+    assert "".join(part.text for part in parts if isinstance(part, TextDelta)) == text
 
 
 def test_blank_lines_around_tags_are_no_part_of_values() -> None:

@@ -85,8 +85,8 @@ def xml_calls(text: str, tools: Tools) -> Calls:
         for match in _XML_FUNCTION.finditer(text)
         if match[1] or not _within(text, match.start(), XML_VALUE)
     ]
-    ends = [match.start() for match in found[1:]]
-    for match, end in zip(found, [*ends, len(text)], strict=True):
+    ends = [*(match.start() for match in found), len(text)][1:]
+    for match, end in zip(found, ends, strict=True):
         block = text[match.end() : end]
         head, _, rest = block.partition(">")
         if not re.fullmatch(_NAME, head.strip()):
