@@ -51,7 +51,7 @@ def filled(text: str, results: Path) -> str:
 
 def rendered(record: Json) -> str:
     """A result as a line of conditions and a table. ValueError for a kind that has no table."""
-    kinds: dict[str, Callable[[Json], list[list[str]]]] = {
+    kinds: dict[str, Callable[[Any], list[list[str]]]] = {
         "engine": _engine,
         "versus": _versus,
         "breakdown": _breakdown,
@@ -59,6 +59,8 @@ def rendered(record: Json) -> str:
         "kv_quality": _kv_quality,
         "speculation": _speculation,
         "reuse": _reuse,
+        "fairness": _fairness,
+        "overload": _overload,
         "targets": _targets,
     }
     if record["benchmark"] not in kinds:
@@ -201,6 +203,31 @@ def _reuse(results: Json) -> list[list[str]]:
         cells = [f"{over:,}", f"{row['needed_tokens']:,} needed"]
         share = f"{over / row['needed_tokens']:.1%}"
         table.append([f"preempted, {row['what']}: tokens run again", *cells, share])
+    return table
+
+
+def _fairness(results: list[Json]) -> list[list[str]]:
+    table = [["", "gap p50 ms", "p95 ms", "longest ms", "p95 to alone", "prompt tok/s"]]
+    for row in results:
+        gaps = [_median(row[f"gap_{name}_ms"]) for name in ("p50", "p95", "max")]
+        ratio = f"{row['gap_p95_ratio']:.2f}"
+        if not row["gap_p95_ratio"]:
+            gaps, ratio = ["–"] * 3, "–"
+        read = _median(row["prompt_tok_s"]) if row["prompt_ratio"] else "–"
+        table.append([row["what"], *gaps, ratio, read])
+    return table
+
+
+def _overload(results: list[Json]) -> list[list[str]]:
+    head = ["load", "requests/s", "served", "refused", "goodput tok/s", "of capacity"]
+    table = [[*head, "TTFT p95 ms", "refusal p95 ms"]]
+    for row in results:
+        asked = f"{row['load']:g} × capacity" if row["load"] else "closed loop: the capacity"
+        rate = f"{row['rate']:.3g}" if row["rate"] else "–"
+        counts = [str(row["done"]), str(row["refused"])]
+        speed = [_figure(row["goodput_tok_s"]), f"{row['goodput_ratio']:.0%}"]
+        refusal = _figure(row["refusal_p95_ms"]) if row["refused"] else "–"
+        table.append([asked, rate, *counts, *speed, _figure(row["ttft_p95_ms"]), refusal])
     return table
 
 

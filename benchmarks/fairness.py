@@ -96,7 +96,7 @@ def _run(options: argparse.Namespace) -> int:
         info = runner.info()
         facts = common.conditions(
             device=info.device,
-            driver=info.device_kind,
+            driver=common.driver(runner),
             repeats=options.repeats,
             commit=options.commit,
             replies=options.replies,

@@ -184,7 +184,7 @@ def _run(options: argparse.Namespace) -> int:
         info, block_bytes = made.runner.info(), made.runner.block_bytes
         facts = common.conditions(
             device=info.device,
-            driver="numpy" if info.device_kind == "cpu" else "",
+            driver=common.driver(made.runner),
             repeats=options.repeats,
             commit=options.commit,
             **model,

@@ -5,8 +5,10 @@
     python benchmarks/speculation.py MODEL.gguf --draft SMALLER.gguf [--text]
 
 Real prompts, through engine and runner without HTTP: `edit` asks for a file back with a name changed (greedy),
-`prose` for stories (temperature 0.8, each with a seed of its own). Both ways give the same tokens but for rounding; how
-many replies are equal is told. Guesses are looked up in the text, or come from a draft model, or (`--text`) from both.
+`prose` for stories (temperature 0.8, each with a seed of its own). `--made-up`, for random weights, gives random
+prompts: `edit` is then a reply that is expected as it comes, but for one token in 20 (as with `prediction` in a
+request), `prose` one of which nothing is known. Both ways give the same tokens but for rounding; how many replies are
+equal is told. Guesses are looked up in the text, or come from a draft model, or (`--text`) from both.
 A rate is of all streams' tokens behind their first, over the time from the last stream's first token to the end.
 """
 
@@ -31,6 +33,8 @@ from emberd.protocol import GenerateRequest, Runner, SamplingParams, WorkerOptio
 from emberd.text.template import ChatTemplate, render_to_ids
 from emberd.text.tokenizer import Tokenizer
 from emberd.worker.process import load_runners
+
+Prompt = tuple[Sequence[int], SamplingParams]
 
 ROOT = Path(__file__).parent.parent
 SUBJECTS = (
@@ -100,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--draft", type=Path, help="a GGUF file of the same tokens, which guesses")
     parser.add_argument("--text", action="store_true", help="with --draft: look up in the text too")
+    parser.add_argument("--made-up", action="store_true", help="for random weights")
     parser.add_argument("--kv-memory", type=int, help="bytes of KV cache")
     return parser
 
@@ -125,24 +130,25 @@ def _run(options: argparse.Namespace) -> int:
     info = runner.info()
     facts = common.conditions(
         device=info.device,
-        driver="numpy" if info.device_kind == "cpu" else runner.kernels.device.info.driver,
+        driver=common.driver(runner),
         repeats=options.repeats,
         commit=options.commit,
         **facts,
         new_tokens=options.new_tokens,
-        file=options.file.name,
+        file="made up" if options.made_up else options.file.name,
         guesses=" and ".join(["text"] * guesses.text + ["draft"] * (draft is not None)),
         draft=None if draft is None else draft.name,
     )
     common.print_conditions(facts)
     rows = []
     for count in options.streams:
-        for what, texts, params in _workloads(options, count):
-            prompts = [
-                render_to_ids(template, tokenizer, [{"role": "user", "content": text}])
-                for text in texts
-            ]
-            rows.append(_measure(runner, guesses, what, prompts, params, options.repeats))
+        made = (
+            _made_up(options, runner, tokenizer.vocab_size, count)
+            if options.made_up
+            else _workloads(options, template, tokenizer, count)
+        )
+        for what, prompts in made:
+            rows.append(_measure(runner, guesses, what, prompts, options.repeats))
             _print(rows[-1:])
     if draft is not None:
         draft.runner.close()
@@ -154,8 +160,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _workloads(
-    options: argparse.Namespace, streams: int
-) -> Iterator[tuple[str, list[str], SamplingParams]]:
+    options: argparse.Namespace, template: ChatTemplate, tokenizer: Tokenizer, streams: int
+) -> Iterator[tuple[str, list[Prompt]]]:
     code = options.file.read_text(encoding="utf-8")
     edits = [
         f"Rename self._count to self._total{index} in this file. Answer with the whole file and nothing else."
@@ -166,29 +172,52 @@ def _workloads(
         f"Write a story about {SUBJECTS[index % len(SUBJECTS)]}." for index in range(streams)
     ]
     params = SamplingParams(temperature=0.0, max_tokens=options.new_tokens, ignore_eos=True)
-    yield "edit", edits, params
-    yield "prose", stories, replace(params, temperature=0.8)
+    warm = replace(params, temperature=0.8)
+    for what, texts, how in (("edit", edits, params), ("prose", stories, warm)):
+        chats = [[{"role": "user", "content": text}] for text in texts]
+        yield what, [(render_to_ids(template, tokenizer, chat), how) for chat in chats]
+
+
+def _made_up(
+    options: argparse.Namespace, runner: Runner, vocab_size: int, streams: int
+) -> Iterator[tuple[str, list[Prompt]]]:
+    """What becomes of a random prompt is known once it was run."""
+    params = SamplingParams(temperature=0.0, max_tokens=options.new_tokens, ignore_eos=True)
+    prompts = [[secrets.randbelow(vocab_size) for _ in range(512)] for _ in range(streams)]
+    replies = _generate(runner, [(ids, params) for ids in prompts], _Guesses()).replies
+    changed = [
+        tuple((token + (place % 20 == 19)) % vocab_size for place, token in enumerate(reply))
+        for reply in replies
+    ]
+    yield (
+        "edit",
+        [
+            (ids, replace(params, expected=reply))
+            for ids, reply in zip(prompts, changed, strict=True)
+        ],
+    )
+    yield "prose", [(ids, replace(params, temperature=0.8)) for ids in prompts]
 
 
 def _measure(
     runner: Runner,
     guesses: _Guesses,
     what: str,
-    prompts: Sequence[list[int]],
-    params: SamplingParams,
+    prompts: Sequence[Prompt],
     repeats: int,
 ) -> Row:
     """Pairs of a plain run and one with guesses, of the same seeds; a short run of each before them."""
-    warm_up = replace(params, max_tokens=24)
+    short = [(ids, replace(params, max_tokens=24)) for ids, params in prompts]
     for way in (_Guesses(), guesses):
-        _generate(runner, prompts, warm_up, way)
+        _generate(runner, short, way)
     pairs = []
     for number in range(repeats):
-        seeded = replace(params, seed=secrets.randbits(31))
+        seed = secrets.randbits(31)
+        seeded = [
+            (ids, replace(params, seed=seed + index)) for index, (ids, params) in enumerate(prompts)
+        ]
         order = (False, True) if number % 2 else (True, False)
-        found = {
-            way: _generate(runner, prompts, seeded, guesses if way else _Guesses()) for way in order
-        }
+        found = {way: _generate(runner, seeded, guesses if way else _Guesses()) for way in order}
         pairs.append((found[False], found[True]))
     equal = [
         one == other
@@ -198,7 +227,7 @@ def _measure(
     return Row(
         what=what,
         streams=len(prompts),
-        prompt_tokens=max(map(len, prompts)),
+        prompt_tokens=max(len(ids) for ids, _ in prompts),
         plain_tok_s=Spread.of(plain.tok_s for plain, _ in pairs),
         tok_s=Spread.of(guessed.tok_s for _, guessed in pairs),
         ratio=Spread.of(guessed.tok_s / plain.tok_s for plain, guessed in pairs),
@@ -209,13 +238,10 @@ def _measure(
     )
 
 
-def _generate(
-    runner: Runner, prompts: Sequence[list[int]], params: SamplingParams, guesses: _Guesses
-) -> Run:
+def _generate(runner: Runner, prompts: Sequence[Prompt], guesses: _Guesses) -> Run:
     engine = Engine(runner, speculate=guesses.text, draft=guesses.draft)
-    for index, prompt in enumerate(prompts):
-        seeded = replace(params, seed=params.seed + index)
-        engine.add(GenerateRequest(str(index), tuple(prompt), seeded))
+    for index, (ids, params) in enumerate(prompts):
+        engine.add(GenerateRequest(str(index), tuple(ids), params))
     replies: dict[str, list[int]] = {str(index): [] for index in range(len(prompts))}
     started = time.perf_counter()
     decoded = drafted = accepted = 0

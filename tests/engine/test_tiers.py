@@ -132,7 +132,7 @@ def test_what_was_measured_outlives_the_engine(tmp_path: Path) -> None:
     rates.save(path)
     later.load(path)
     assert (later.prefill.value, later.upload.value, later.fetch.value) == (160, None, 5000)
-    for damaged in ("", "[]", '{"fetch": "x"}', '{"fetch": null}'):
+    for damaged in ("", "[]", '{"fetch": "x"}', '{"fetch": null}', f'{{"fetch": 1{400 * "0"}}}'):
         path.write_text(damaged)
         (fresh := Rates(16, 1000)).load(path)
         assert fresh.fetch.value is None

@@ -95,7 +95,7 @@ def test_logits_agree_with_the_reference(
     assert np.mean(error > 10 * most) < 0.1, error
 
 
-ODD = Sizes(width=100, ffn=37, heads=6, kv_heads=3, head_dim=20, shared_ffn=53)
+ODD = Sizes(width=100, ffn=37, heads=6, kv_heads=3, head_dim=20, shared_ffn=21)
 """Nothing is a multiple of 8 but all heads together, which are 120. TOGETHER: these are 100."""
 TOGETHER = replace(ODD, heads=5, kv_heads=5)
 

@@ -161,14 +161,17 @@ def test_arguments_of_any_name_are_written_and_read(
     assert calls_of([*parser.push(text), *parser.finish(cut=False)]) == [("f", arguments)]
 
 
-def test_beside_named_arguments_others_are_written_where_more_was_left_out(player: Player) -> None:
+@pytest.mark.parametrize("name", ["n", "n/m", "a b", "n.(m)[0]", "/", "&n#~|", "n\\/", "ö-%n*$"])
+def test_beside_named_arguments_others_are_written_where_more_was_left_out(
+    name: str, player: Player
+) -> None:
     """`anyOf` may name them."""
-    schema = {"properties": {"n": {"type": "integer"}}, "anyOf": [{"required": ["city"]}]}
+    schema = {"properties": {name: {"type": "integer"}}, "anyOf": [{"required": ["city"]}]}
     grammar, left_out = forced(XML, schema)
     assert left_out == ("anyOf",)
-    assert player.accepts(grammar, written(XML, {"n": 1, "city": "Oslo"}))
-    assert not player.accepts(grammar, written(XML, {"n": "one"}))
-    assert not player.accepts(grammar, written(XML, {"city": "Oslo", "n": "one"}))
+    assert player.accepts(grammar, written(XML, {name: 1, "city": "Oslo"}))
+    assert not player.accepts(grammar, written(XML, {name: "one"}))
+    assert not player.accepts(grammar, written(XML, {"city": "Oslo", name: "one"}))
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
         "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
         "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
         "{" * 50_000,
+        "x" * (bounds.MAX_SOURCE + 1),
     ],
 )
 def test_little_is_not_made_into_much(source: str) -> None:

@@ -265,6 +265,13 @@ WRITTEN: list[tuple[str, str, str, Calls]] = [  # notation, reply, its text, its
     ),
 ]
 WRITTEN += [
+    ("llama-json", "[weather(city='Paris', days=2), clock()]", "", [PARIS_2, CLOCK]),
+    (
+        "llama-json",
+        '[ {"name": "weather", "parameters": {"city": "Paris"}}, {"name": "clock"}]',
+        "",
+        [PARIS, CLOCK],
+    ),
     (
         "gemma4",
         "<|tool_call>call:weather{where:{a:None,b:[True]}}<tool_call|>",
@@ -347,6 +354,9 @@ PROSE: list[tuple[str, str]] = [  # replies that only begin like calls
     ("hermes", "a < b <tool_"),
     ("hermes", "\n\n  blanks around  \n"),
     ("llama-json", '{"city": "Paris", "name": "weather"}'),
+    ("llama-json", "[1] is a note, [weather(city='Paris')] a call"),
+    ("llama-json", "[[weather()]]"),
+    ("llama-json", " [ "),
     ("pythonic", "[1, 2, 3] is a list"),
     ("pythonic", "[weather] is what I look for"),
     ("pythonic", "[nobody(x=1)]"),

@@ -37,5 +37,7 @@ class Pool:
         assert self._sum is not None
         with np.errstate(over="ignore", invalid="ignore"):
             mean = self._sum / self._count
-            vector = (mean if self._dense is None else self._dense @ mean).astype("<f4")
+            vector = mean.astype("<f4")
+            if self._dense is not None:
+                vector = (self._dense @ vector).astype("<f4", copy=False)
         return vector.tobytes() if np.isfinite(vector).all() else None

@@ -101,7 +101,7 @@ class Rates:
             told = json.loads(path.read_text())
             for name, rate in self._named():
                 rate.note(float(told.get(name, 0)), 1.0)
-        except (OSError, ValueError, TypeError, AttributeError):
+        except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             return
 
     def _named(self) -> tuple[tuple[str, Rate], ...]:

@@ -63,7 +63,7 @@ def widest_row(spec: ModelSpec) -> int:
 
 def _dense_width(spec: ModelSpec) -> int:
     """Of the feed-forward that every token takes; some, where there is none."""
-    return padded(spec.ffn_size if spec.experts is None else max(32, spec.experts.shared_ffn_size))
+    return padded(spec.ffn_size if spec.experts is None else spec.experts.shared_ffn_size or 32)
 
 
 class ExpertScratch:

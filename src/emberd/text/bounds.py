@@ -22,6 +22,9 @@ from jinja2.sandbox import SandboxedEnvironment
 MAX_TEXT = 1 << 24
 """Characters of any text that a template makes: several times the longest prompt."""
 
+MAX_SOURCE = 1 << 20
+"""Characters of a template itself: fifty times the longest."""
+
 MAX_ITEMS = 1 << 20
 """Items of a list that a template puts together."""
 

@@ -16,7 +16,7 @@ from jinja2 import Template
 from jinja2.exceptions import SecurityError
 
 from ..errors import BadRequestError
-from .bounds import TemplateTimeoutError, time_limit
+from .bounds import MAX_SOURCE, TemplateTimeoutError, time_limit
 from .guard import Guarded
 from .lengths import refuse_overlong
 from .messages import (
@@ -53,6 +53,10 @@ class ChatTemplate:
         self._clock = clock
         self._variables = _token_variables(tokenizer) if tokenizer is not None else {}
         self._fault: str | None = None
+        if len(source) > MAX_SOURCE:
+            self._fault = f"This model's chat template is {len(source)} characters long; at most {MAX_SOURCE} are read."
+            self.source = ""  # nothing is looked for in it either
+            return
         try:
             self._strict = compiled(source, clock, may_append=False)
         except Exception as error:  # syntax, nesting too deep, constants that cannot be folded

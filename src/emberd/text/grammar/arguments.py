@@ -211,7 +211,7 @@ def as_tagged(opening: str, close: str, forbidden: str, names: str) -> Write:
 
 def other_name(rules: Rules, names: str, named: Collection[str]) -> str:
     """A name of the pattern `names`, and none of `named`."""
-    excluded = "|".join(re.escape(name) for name in named)
+    excluded = "|".join(re.escape(name).replace("/", r"\/") for name in named)
     return rules.terminal(f"/{names}/" + (f" & ~/({excluded})/" if excluded else ""))
 
 

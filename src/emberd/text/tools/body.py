@@ -142,9 +142,13 @@ def _kinds_of(value: Any) -> frozenset[str]:
     )
 
 
-def _kinds(node: Any, root: Any, depth: int = 0) -> frozenset[str]:
-    """Types of the values that a schema takes, as far as it tells."""
+def _kinds(node: Any, root: Any, seen: tuple[set[int], int] | None = None) -> frozenset[str]:
+    """Types of the values that a schema takes, as far as it tells; none where it is seen already, at the depth."""
     node = _followed(node, root)
+    known, depth = seen or (set(), 0)
+    if id(node) in known:
+        return frozenset()
+    known.add(id(node))
     kinds = node.get("type")
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if isinstance(kinds, list):
@@ -155,7 +159,7 @@ def _kinds(node: Any, root: Any, depth: int = 0) -> frozenset[str]:
         return frozenset[str]().union(*map(_kinds_of, values))
     for key in ("anyOf", "oneOf", "allOf"):
         if isinstance(options := node.get(key), list) and depth < _DEEPEST:
-            found = [_kinds(one, root, depth + 1) for one in options]
+            found = [_kinds(one, root, (known, depth + 1)) for one in options]
             return frozenset[str]().union(*found)
     return frozenset(TYPES)
 

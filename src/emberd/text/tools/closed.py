@@ -20,15 +20,18 @@ _PYTHON_WORDS = {"None": None, "True": True, "False": False}
 _BLANKS = re.compile(r"\s*")
 _CDATA = re.compile(r"\s*<!\[CDATA\[(.*?)\]\]>\s*", re.DOTALL)
 XML_VALUE, KEY_VALUE = ("<parameter=", "</parameter>"), ("<arg_value>", "</arg_value>")
+_LINE = r"^(?:(?<!\s\n)\s*|[^\S\n]*)"
+"""A line's beginning and blanks, also of the lines behind it; not from each of many blank lines on."""
+
 _XML_FUNCTION = re.compile(
-    r"(?:(</function>\s*(?:</tool_call>\s*<tool_call>\s*)?)|^\s*)<function=", re.MULTILINE
+    rf"(?:(</function>\s*(?:</tool_call>\s*<tool_call>\s*)?)|{_LINE})<function=", re.MULTILINE
 )
-_XML_OPENING = re.compile(r"(?:^|(?<=</parameter>))\s*<parameter=([^>]+)>", re.MULTILINE)
-_XML_CLOSE = re.compile(r"</parameter>(?=\s*(?:<|\Z))|(?=^\s*<parameter=)", re.MULTILINE)
+_XML_OPENING = re.compile(rf"(?:{_LINE}|(?<=</parameter>)\s*)<parameter=([^>]+)>", re.MULTILINE)
+_XML_CLOSE = re.compile(rf"</parameter>(?=\s*(?:<|\Z))|(?={_LINE}<parameter=)", re.MULTILINE)
 _NOTHING = re.compile(r"(?!)")
 _XML_END = re.compile("</function>")  # of a value that has no closing tag
 _PARAMETER = re.compile(r'<([^<>\s]*param(?:eter)?) name="([^"]+)"([^>]*)>')
-_KEY_VALUE = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>", re.DOTALL)
+_KEY_VALUE = re.compile(r"<arg_key>((?:(?!</?arg_key>).)*)</arg_key>\s*<arg_value>", re.DOTALL)
 _KEY_VALUE_CLOSE = re.compile("</arg_value>")
 
 
@@ -82,8 +85,8 @@ def xml_calls(text: str, tools: Tools) -> Calls:
         for match in _XML_FUNCTION.finditer(text)
         if match[1] or not _within(text, match.start(), XML_VALUE)
     ]
-    ends = [match.start() for match in found[1:]]
-    for match, end in zip(found, [*ends, len(text)], strict=True):
+    ends = [*(match.start() for match in found), len(text)][1:]
+    for match, end in zip(found, ends, strict=True):
         block = text[match.end() : end]
         head, _, rest = block.partition(">")
         if not re.fullmatch(_NAME, head.strip()):

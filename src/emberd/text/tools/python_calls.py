@@ -10,13 +10,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .body import Json, NotACallError, Piece, Tools, whole_call
+from .body import Body, Json, NotACallError, Piece, Tools, whole_call
+from .json_calls import JsonCalls
 
 _NAME = r"[\w.\-]+"
 _WORDS = {"true": True, "false": False, "null": None}
-_LONG = r"""\"{3}(?:\\.|[^\\])*?\"{3}|'{3}(?:\\.|[^\\])*?'{3}"""
-_TEXT = rf"""{_LONG}|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'"""
-_LENIENT = r"""(?P<quote>["'])(?P<inner>(?:\\.|[^\\])*?)(?P=quote)(?=\s*(?:[,)\]}:]|\Z))"""
+_END = r"\\?\Z"
+"""A text that nothing closes is one up to the end, so that this is looked for once."""
+
+_LONG = rf"""\"{{3}}(?:\\.|[^\\])*?(?:\"{{3}}|{_END})|'{{3}}(?:\\.|[^\\])*?(?:'{{3}}|{_END})"""
+_TEXT = rf"""{_LONG}|"(?:\\.|[^"\\])*(?:"|{_END})|'(?:\\.|[^'\\])*(?:'|{_END})"""
+_LENIENT = rf"""(?P<quote>["'])(?P<inner>(?:\\.|[^\\])*?)(?:(?P=quote)(?=\s*(?:[,)\]}}:]|\Z))|(?P<open>{_END}))"""
 """A text with its own quotes in it, as some templates teach: up to a quote that something of Python's follows."""
 
 
@@ -64,6 +68,31 @@ class PythonList:
         return [piece for name, arguments in calls for piece in whole_call(name, arguments)]
 
 
+class JsonOrPython:
+    """Calls without a tag as JSON, or as a list of Python's: Llama's models write both, whatever they are told."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._held = ""
+        self._body: Body | None = None
+
+    def push(self, text: str) -> tuple[list[Piece], str | None]:
+        if self._body is None:
+            self._held += text
+            begun = self._held.replace("[", "", 1).lstrip()
+            if not begun:
+                return [], None
+            is_json = begun[0] in "{[" or self._held.lstrip()[0] != "["
+            self._body = JsonCalls(self._tools, known=True) if is_json else PythonList(self._tools)
+            text = self._held
+        return self._body.push(text)
+
+    def finish(self) -> list[Piece]:
+        if self._body is None:
+            raise NotACallError
+        return self._body.finish()
+
+
 def python_calls(text: str, tools: Tools) -> list[tuple[str, Json]]:
     """`[f(a=1), g()]` or `f(a=1)`, or one a line, with literals as arguments; JSON's words for them count too."""
     try:
@@ -81,6 +110,8 @@ def _calls(text: str, tools: Tools, pattern: re.Pattern[str]) -> list[tuple[str,
             return f"_{len(names) - 1}"
         if pattern is _STRICTLY:
             return _ESCAPE.sub(_escaped, match["text"])
+        if match["open"] is not None:
+            raise NotACallError
         quote, inner = match["quote"], _ESCAPE.sub(_escaped, match["inner"])
         return quote + re.sub(rf"\\.|{quote}", lambda one: one[0].rjust(2, "\\"), inner) + quote
 
@@ -92,7 +123,7 @@ def _calls(text: str, tools: Tools, pattern: re.Pattern[str]) -> list[tuple[str,
             raise NotACallError
         listed = [value.elts if isinstance(value, ast.List) else [value] for value in values]
         return [_call(node, names, tools) for nodes in listed for node in nodes]
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, TypeError, IndexError, RecursionError, MemoryError):
         raise NotACallError from None
 
 

@@ -23,7 +23,7 @@ from .closed import (
     xml_calls,
 )
 from .json_calls import JsonCalls, NamedJson
-from .python_calls import PythonList, python_calls
+from .python_calls import JsonOrPython, PythonList, python_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ _LLAMA = ToolSyntax(
     "llama-json",
     openings={"<|python_tag|>": JsonCalls, "<|python_start|>": JsonCalls},
     closings=(";", "<|python_end|>"),
-    bare=_KNOWN_JSON,
-    bare_starts=("{", "[{", *_FENCES),
+    bare=JsonOrPython,
+    bare_starts=("{", "[", *_FENCES),
 )
 
 _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
