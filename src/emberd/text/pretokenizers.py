@@ -96,7 +96,7 @@ _DEEPSEEK3 = Pretokenizer((r"\p{N}{1,3}", f"[{_HAN_AND_KANA}]+", _PUNCTUATED))
 
 _HEAD = "(?<![0-9])[0-9]{1,2}(?=([0-9]{3})*(?![0-9]))"
 _THREES = rf"(?:{_HEAD}|[^0-9]+)+|[0-9]{{3}}(?:{_HEAD}|[^0-9]+)*"
-"""Cuts where SuperBPE's `(?=([0-9]{3})+(?![0-9]))` does, which looks at the rest of a number from each of its digits."""
+"""Cuts where SuperBPE's `(?=([0-9]{3})+(?![0-9]))` does, which looks at a number's rest from each of its digits."""
 
 PRETOKENIZERS: dict[str, Pretokenizer] = {
     "default": Pretokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
