@@ -94,6 +94,10 @@ _CLAUSES = r" ?[^(\s|.,!?…。，、।۔،)]+"  # the brackets and the bar are
 _SPACES_BY_HALVES = "|".join(rf"\s{{{2**power}}}(?!\S)" for power in range(9, 1, -1))
 _DEEPSEEK3 = Pretokenizer((r"\p{N}{1,3}", f"[{_HAN_AND_KANA}]+", _PUNCTUATED))
 
+_HEAD = "(?<![0-9])[0-9]{1,2}(?=([0-9]{3})*(?![0-9]))"
+_THREES = rf"(?:{_HEAD}|[^0-9]+)+|[0-9]{{3}}(?:{_HEAD}|[^0-9]+)*"
+"""Cuts where SuperBPE's `(?=([0-9]{3})+(?![0-9]))` does, which looks at a number's rest from each of its digits."""
+
 PRETOKENIZERS: dict[str, Pretokenizer] = {
     "default": Pretokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
     "falcon": Pretokenizer((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")),
@@ -121,7 +125,7 @@ PRETOKENIZERS: dict[str, Pretokenizer] = {
         add_bos=True,
     ),
     "viking": Pretokenizer((_CLAUSES, r"\p{N}")),
-    "superbpe": Pretokenizer((r"\p{N}+", "(?=([0-9]{3})+(?![0-9]))")),
+    "superbpe": Pretokenizer((r"\p{N}+", _THREES)),
     "seed-coder": Pretokenizer((_words(r"\p{N}", ""),)),
     "qwen35": Pretokenizer((_words(r"\p{N}", letters=r"\p{L}\p{M}"),)),
     "ufakzeka": Pretokenizer((_words(r"\p{N}", contraction=""),)),
