@@ -27,7 +27,21 @@ def test_every_architecture_has_a_case() -> None:
 
 
 ODD = Sizes(width=100, ffn=37, heads=5, kv_heads=5, head_dim=20, shared_ffn=53)
-ODD_CASES = ("llama", "llama, experts (Mixtral)", "qwen3", "gemma2", "gpt2", "phi3", "qwen2moe")
+ODD_CASES = (
+    "llama",
+    "llama, experts (Mixtral)",
+    "qwen3",
+    "gemma2",
+    "gpt2",
+    "phi3",
+    "qwen2moe",
+    "olmo2",
+    "smollm3",
+    "starcoder2",
+    "phi2",
+    "falcon, two norms (40B)",
+    "gpt-oss",
+)
 """With sizes that are a multiple of nothing; tests/runtime/test_gpu_architectures.py has such models on a GPU."""
 
 
