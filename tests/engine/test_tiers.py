@@ -143,6 +143,7 @@ def test_a_slow_disk_costs_no_more_than_a_look(
 ) -> None:
     """The first blocks tell how fast it is; what it would bring slower than it is computed is computed."""
     monkeypatch.setattr("emberd.engine.rates._FEW_BYTES", 2 * ScriptedRunner().block_bytes)
+    monkeypatch.setattr("emberd.engine.disk_tier._LEAST_MEASURED", 1)
     first = a_request("first", rng, 61)
     site = TierSite(disk=40, folder=tmp_path)
     site.run(first)
@@ -156,6 +157,20 @@ def test_a_slow_disk_costs_no_more_than_a_look(
     fast.rates.prefill.note(1e-3, 1)
     (cached,) = fast.run(again(first, "once more"))
     assert cached == 60 and fast.tiers.counts.promoted == 60 // fast.runner.block_size
+
+
+def test_little_that_is_read_is_no_measure_of_the_disk(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    """However soon it would have been computed: it is there at once too."""
+    first = a_request("first", rng, 61)
+    for _ in range(3):
+        site = TierSite(disk=40, folder=tmp_path)
+        site.rates.prefill.note(1e12, 1)
+        (cached,) = site.run(again(first, "again"))
+        assert site.rates.fetch.value is None
+        site.tiers.close()
+    assert cached == 60
 
 
 def test_a_few_tokens_are_no_measure_of_prefill() -> None:

@@ -24,6 +24,9 @@ from .rates import Rate
 log = logging.getLogger(__name__)
 
 _READERS = 4
+_LEAST_MEASURED = 1 << 20
+"""Bytes read together that tell how fast the disk is: fewer are there before anybody could wait for them."""
+
 _QUEUED_BYTES = 256 << 20
 """Bytes that may wait to be written. What comes beyond is not kept."""
 
@@ -139,7 +142,8 @@ class DiskTier:
                 found[key] = data
         if found and not self._reading:
             size = self._num_asked * self._files.file_bytes
-            self._rate.note(size, time.perf_counter() - self._began)
+            if size >= _LEAST_MEASURED:
+                self._rate.note(size, time.perf_counter() - self._began)
         return found
 
     def wait(self, seconds: float) -> None:
