@@ -139,9 +139,8 @@ class Pace:
         """Tokens of the largest step that takes no longer than `allowed` seconds; 0 where the smallest takes longer."""
         replies, size = _power(num_replies), self._smallest(num_replies)
         seconds = self._mixed.get((replies, size))
-        if (
-            seconds is None and self._num_alone < _UNDER_WAY
-        ):  # one is enough to see how long it takes
+        # One is enough to see how long it takes.
+        if seconds is None and self._num_alone < _UNDER_WAY:
             return 0
         if seconds is not None and seconds > allowed:
             self._refuse((replies, size))
