@@ -90,6 +90,13 @@ def test_the_command_prints_a_table_and_json(emberd_cli: Emberd, model: Path) ->
     assert not any(check["kernel"].startswith("model") for check in answer["checks"])
 
 
+def test_heads_that_no_kernel_takes_are_told_as_such(emberd_cli: Emberd, tmp_path: Path) -> None:
+    model = random_model(tmp_path / "m.gguf", layers=1, width=64, heads=2, head_dim=514)
+    result = emberd_cli("verify", str(model))
+    assert result.code == 1 and "heads of 514 dims are not supported" in result.err
+    assert "passed" not in result.out
+
+
 @pytest.mark.parametrize("file", FAULTS)
 def test_a_broken_shader_is_caught(
     emberd_cli: Emberd, model: Path, broken_shaders: Path, file: str

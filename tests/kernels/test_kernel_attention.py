@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -257,6 +258,25 @@ def test_attention_decode_with_sinks_and_queries_that_grow(
     _decode(kernels, rng, (6, 2, 32), with_sinks=True, **how)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("shape", "how"),
+    [
+        ((4, 1, 144), {"splits": 1, "norms": True}),
+        ((3, 1, 150), {"splits": 3, "window": 40}),
+        ((2, 2, 192), {"splits": 1, "int8": True}),
+        ((5, 1, 254), {"splits": 1, "norms": True}),
+        ((6, 2, 320), {"splits": 1, "norms": True, "window": 200}),
+        ((4, 2, 510), {"splits": 2, "norms": True, "with_sinks": True}),
+        ((5, 1, 512), {"splits": 1, "norms": True, "with_sinks": True}),
+        ((2, 1, 512), {"splits": 4, "window": 200}),
+    ],
+)
+def test_attention_decode_of_large_heads(
+    kernels: Kernels, rng: np.random.Generator, shape: tuple[int, int, int], how: dict[str, Any]
+) -> None:
+    _decode(kernels, rng, shape, **({"window": 0} | how))
+
+
 @pytest.mark.parametrize("norms", [False, True])
 @pytest.mark.parametrize("shape", [(9, 3, 64), (14, 2, 32), (5, 1, 48)])
 def test_attention_decode_by_subgroups(
@@ -305,6 +325,12 @@ def test_attention_decode_by_subgroups(
         *((3, 1, 64, 11, tile_size, False, 10) for tile_size in (16, 32, 64)),
         (4, 2, 32, 0, 32, False, 1 << 30),
         (4, 2, 32, 0, 16, True, 33),
+        (3, 1, 150, 40, 16, True, 0),
+        (2, 1, 192, 0, 64, False, 0),
+        (2, 2, 254, 0, 32, False, 0),
+        (3, 1, 320, 40, 64, True, 0),
+        (2, 1, 510, 0, 16, False, 33),
+        (2, 2, 512, 40, 32, False, 0),
     ],
 )
 def test_attention_prefill_matches_reference(
@@ -380,5 +406,5 @@ def test_attention_prefill_matches_reference(
 def test_head_sizes_beyond_the_kernels_are_refused_with_the_limit(
     device: Device, kernels: Kernels
 ) -> None:
-    with pytest.raises(DeviceError, match="264 dims"):
-        ops.kv_include(device, 264)
+    with pytest.raises(DeviceError, match=r"514 dims .* up to 512"):
+        ops.kv_include(device, 514)
