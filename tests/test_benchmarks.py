@@ -280,4 +280,5 @@ def test_speculation_guesses_more_of_a_made_up_edit_than_of_prose(tmp_path: Path
         "rows"
     ]
     assert edit["equal_replies"] == prose["equal_replies"] == "2 of 2"
-    assert edit["accepted"] > prose["accepted"]  # how many depends on whether they paid, by the clock
+    # How many depends on whether they paid, by the clock.
+    assert edit["accepted"] > prose["accepted"]
