@@ -273,11 +273,12 @@ def test_growth_is_told_of_the_later_half(load: Any) -> None:
 
 
 @pytest.mark.slow
-def test_speculation_of_a_made_up_edit_guesses_most_of_it(tmp_path: Path) -> None:
+def test_speculation_guesses_more_of_a_made_up_edit_than_of_prose(tmp_path: Path) -> None:
     model = random_model(tmp_path / "tiny.gguf", quant="F32", layers=1)
     flags = ("--made-up", "--device", "cpu", "--streams", 2, "--new-tokens", 60, "--repeats", 1)
     edit, prose = run("speculation.py", model, *flags, "--out", tmp_path / "out.json")["results"][
         "rows"
     ]
     assert edit["equal_replies"] == prose["equal_replies"] == "2 of 2"
-    assert edit["accepted"] > 60 > prose["accepted"]
+    # How many depends on whether they paid, by the clock.
+    assert edit["accepted"] > prose["accepted"]
