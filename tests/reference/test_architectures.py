@@ -72,6 +72,14 @@ def test_products_side_by_side_may_have_biases_in_part(
     check(random_model(tmp_path / "m.gguf", tensors=vectors), rng)
 
 
+@pytest.mark.slow
+def test_yarn_has_no_second_factor_of_attention(tmp_path: Path, rng: np.random.Generator) -> None:
+    """The converter writes the maker's, and llama.cpp takes the one that follows from the scale."""
+    metadata = {f"llama.{key}": value for key, value in CASES["llama, YaRN"].items()}
+    metadata["llama.rope.scaling.yarn_attn_factor"] = 1.3
+    check(random_model(tmp_path / "m.gguf", metadata=metadata), rng)
+
+
 def check(path: Path, rng: np.random.Generator) -> None:
     ids = rng.integers(0, 256, max(LENGTHS)).tolist()
     expected = expected_logprobs(path, ids, LENGTHS, context=CONTEXT)
