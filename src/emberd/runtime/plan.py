@@ -117,9 +117,10 @@ class Plans:
         return key is not None
 
     def get(self, key: PlanKey) -> Plan:
-        with self._making:
-            if key not in self._made:
-                self._made[key] = self._make(key)
+        if key not in self._made:
+            with self._making:
+                if key not in self._made:
+                    self._made[key] = self._make(key)
         return self._made[key]
 
     def close(self) -> None:
