@@ -7,9 +7,10 @@
 // tile_count [1] u32: tiles from it on are not touched
 // params.window 0: no window     params.ahead: tokens behind its own that a query sees too
 // y       [T, num_heads, HEAD_DIM] f32, out
-// grid    (num_heads, max_tiles, 1); WG = 4 * BQ lanes as BQ / 4 rows of 16
+// grid    (num_heads, max_tiles, SLICES); WG = 4 * BQ lanes as BQ / 4 rows of 16
 // HEAD_DIM, BQ (16, 32, 64), WG, VALUE_KEYS (keys of values staged at once, divides 64, at most 4 words a lane): const
-// kv      kv_wide, kv_narrow or kv_q8; HEAD_DIM / KV_DIMS <= 64     score: score_plain or score_capped     sinks: or sinks_none
+// SLICES  workgroups that share a tile's output, each with up to 64 words of a head; every one computes all scores: const
+// kv      kv_wide, kv_narrow or kv_q8     score: score_plain or score_capped     sinks: or sinks_none
 //
 // A lane owns 4 queries x 4 keys of the scores and 4 queries x up to 4 Kv of the output, all as matrices of four
 // columns, so nothing relies on the compiler unrolling arrays. Queries and keys pass through workgroup memory four
@@ -32,16 +33,17 @@ alias Score = vec4<f32>;
 #include "include/${sinks}.wgsl"
 
 const WORDS = HEAD_DIM / KV_DIMS;
+const SLICE = (WORDS + SLICES - 1u) / SLICES; // words of values and of output of a workgroup
 const KEYS = 64u; // keys a tile: 16 lanes of 4
 const CHUNK = 4u; // words of queries and keys staged at once
 const Q_STRIDE = BQ + 2u; // two columns of padding spread a lane's four words over the banks
 const K_STRIDE = KEYS + 2u;
 const K_STAGE = CHUNK * Q_STRIDE; // where keys begin in the stage
 const K_EACH = KEYS / BQ; // keys that a lane brings to the stage
-const V_EACH = (VALUE_KEYS * WORDS + WG - 1u) / WG; // words of values that it brings
+const V_EACH = (VALUE_KEYS * SLICE + WG - 1u) / WG; // words of values that it brings
 const LANE_KEYS = VALUE_KEYS / 4u; // lanes of a query whose keys are in the stage
 const NEG_LARGE = -3.0e38;
-var<workgroup> stage: array<Kv, max(K_STAGE + CHUNK * K_STRIDE, VALUE_KEYS * WORDS)>;
+var<workgroup> stage: array<Kv, max(K_STAGE + CHUNK * K_STRIDE, VALUE_KEYS * SLICE)>;
 var<workgroup> weights: array<vec4<f32>, BQ * LANE_KEYS>; // of a query and the keys in the stage, four a lane
 var<workgroup> parts: array<f32, 16u * (BQ + 1u)>; // one result of each lane of a query
 var<workgroup> row_max: array<f32, BQ>;
@@ -87,23 +89,28 @@ fn put_keys(keys: Keys, lane: u32) {
   if (K_EACH > 2u) { put_key(keys.k3, key + 3u * BQ, part); }
 }
 
-fn fetch_value(rows: u32, i: u32) -> KvWord {
+// The slice's word w of a head; beyond the last it is that one, which is not stored.
+fn word_of(slice: u32, w: u32) -> u32 { return select(min(slice + w, WORDS - 1u), w, SLICES == 1u); }
+
+fn fetch_value(rows: u32, slice: u32, i: u32) -> KvWord {
   var found: KvWord;
-  if (VALUE_KEYS * WORDS % WG == 0u || i < VALUE_KEYS * WORDS) { found = cached_value(rows_of[rows + i / WORDS], i % WORDS); }
+  if (VALUE_KEYS * SLICE % WG == 0u || i < VALUE_KEYS * SLICE) {
+    found = cached_value(rows_of[rows + i / SLICE], word_of(slice, i % SLICE));
+  }
   return found;
 }
 
-fn fetch_values(rows: u32, lane: u32) -> Values {
+fn fetch_values(rows: u32, slice: u32, lane: u32) -> Values {
   var found: Values;
-  found.v0 = fetch_value(rows, lane);
-  if (V_EACH > 1u) { found.v1 = fetch_value(rows, lane + WG); }
-  if (V_EACH > 2u) { found.v2 = fetch_value(rows, lane + 2u * WG); }
-  if (V_EACH > 3u) { found.v3 = fetch_value(rows, lane + 3u * WG); }
+  found.v0 = fetch_value(rows, slice, lane);
+  if (V_EACH > 1u) { found.v1 = fetch_value(rows, slice, lane + WG); }
+  if (V_EACH > 2u) { found.v2 = fetch_value(rows, slice, lane + 2u * WG); }
+  if (V_EACH > 3u) { found.v3 = fetch_value(rows, slice, lane + 3u * WG); }
   return found;
 }
 
 fn put_value(word: KvWord, i: u32) {
-  if (VALUE_KEYS * WORDS % WG == 0u || i < VALUE_KEYS * WORDS) { stage[i] = kv_unpack(word); }
+  if (VALUE_KEYS * SLICE % WG == 0u || i < VALUE_KEYS * SLICE) { stage[i] = kv_unpack(word); }
 }
 
 fn put_values(values: Values, lane: u32) {
@@ -144,8 +151,8 @@ fn total_of(head: u32, query: u32) -> f32 {
 }
 
 fn values_at(key: u32, word: u32) -> KvFour {
-  let at = key * WORDS + min(word, WORDS - 1u);
-  return KvFour(stage[at], stage[at + WORDS], stage[at + 2u * WORDS], stage[at + 3u * WORDS]);
+  let at = key * SLICE + min(word, SLICE - 1u);
+  return KvFour(stage[at], stage[at + SLICE], stage[at + 2u * SLICE], stage[at + 3u * SLICE]);
 }
 
 fn add_value(sum: Kv, values: KvFour, by: vec4<f32>) -> Kv {
@@ -159,9 +166,10 @@ fn add_values(sums: KvFour, values: KvFour, by: mat4x4<f32>) -> KvFour {
     add_value(sums[2], values, by[2]), add_value(sums[3], values, by[3]));
 }
 
-// Writes one word of dims of four queries, those that exist.
-fn store(at: u32, word: u32, query: u32, num_queries: u32, sum: KvFour) {
-  if (word >= WORDS) { return; }
+// Writes the slice's word of dims of four queries, those that exist.
+fn store(at: u32, slice: u32, w: u32, query: u32, num_queries: u32, sum: KvFour) {
+  let word = slice + w;
+  if (w >= SLICE || word >= WORDS) { return; }
   let stride = params.num_heads * WORDS;
   if (query < num_queries) { y[at + word] = sum[0]; }
   if (query + 1u < num_queries) { y[at + stride + word] = sum[1]; }
@@ -177,6 +185,7 @@ fn attention_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
   let num_queries = tile.z;
   let first_position = tile.w;
   let head = group.x;
+  let slice = select(group.z * SLICE, 0u, SLICES == 1u); // its first word
   let kv_head = head / (params.num_heads / params.num_kv_heads);
   let end = min(first_position + num_queries + params.ahead, u32(context_lens[tile.x]));
   var begin = 0u;
@@ -210,7 +219,7 @@ fn attention_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
       if (chunk + CHUNK < WORDS) {
         keys = fetch_keys(chunk + CHUNK, rows, query_word, has_query, lane);
       } else {
-        values = fetch_values(rows, lane);
+        values = fetch_values(rows, slice, lane);
       }
       for (var i = 0u; i < CHUNK; i++) {
         let a = i * Q_STRIDE + query;
@@ -266,7 +275,7 @@ fn attention_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
       }
       workgroupBarrier();
       if (first + VALUE_KEYS < live) {
-        values = fetch_values(rows + first + VALUE_KEYS, lane);
+        values = fetch_values(rows + first + VALUE_KEYS, slice, lane);
       } else if (key_tile + KEYS < end) {
         keys = fetch_keys(0u, KEYS - rows, query_word, has_query, lane);
       }
@@ -276,9 +285,9 @@ fn attention_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
           weights[from_row], weights[from_row + LANE_KEYS],
           weights[from_row + 2u * LANE_KEYS], weights[from_row + 3u * LANE_KEYS]);
         sum0 = add_values(sum0, values_at(key, column), by);
-        if (WORDS > 16u) { sum1 = add_values(sum1, values_at(key, column + 16u), by); }
-        if (WORDS > 32u) { sum2 = add_values(sum2, values_at(key, column + 32u), by); }
-        if (WORDS > 48u) { sum3 = add_values(sum3, values_at(key, column + 48u), by); }
+        if (SLICE > 16u) { sum1 = add_values(sum1, values_at(key, column + 16u), by); }
+        if (SLICE > 32u) { sum2 = add_values(sum2, values_at(key, column + 32u), by); }
+        if (SLICE > 48u) { sum3 = add_values(sum3, values_at(key, column + 48u), by); }
       }
     }
     rows = KEYS - rows;
@@ -293,8 +302,8 @@ fn attention_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
   let by = vec4<f32>(1.0) / vec4<f32>(
     total_of(head, query), total_of(head, query + 1u), total_of(head, query + 2u), total_of(head, query + 3u));
   let out = ((first_token + query) * params.num_heads + head) * WORDS;
-  store(out, column, query, num_queries, shrunk(sum0, by));
-  store(out, column + 16u, query, num_queries, shrunk(sum1, by));
-  store(out, column + 32u, query, num_queries, shrunk(sum2, by));
-  store(out, column + 48u, query, num_queries, shrunk(sum3, by));
+  store(out, slice, column, query, num_queries, shrunk(sum0, by));
+  store(out, slice, column + 16u, query, num_queries, shrunk(sum1, by));
+  store(out, slice, column + 32u, query, num_queries, shrunk(sum2, by));
+  store(out, slice, column + 48u, query, num_queries, shrunk(sum3, by));
 }

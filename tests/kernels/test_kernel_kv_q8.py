@@ -113,7 +113,12 @@ def decode(
 
 @pytest.mark.parametrize(
     ("shape", "splits", "norms"),
-    [((9, 3, 64), 1, False), ((5, 1, 96), 3, True)],
+    [
+        ((9, 3, 64), 1, False),
+        ((5, 1, 96), 3, True),
+        ((5, 1, 320), 1, True),
+        ((2, 1, 512), 3, False),
+    ],
 )
 @pytest.mark.slow
 def test_decode_attends_to_q8_0_and_writes_it(
@@ -142,10 +147,11 @@ def test_decode_by_subgroups_attends_to_q8_0(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("head_dim", [160, 416])
 def test_prefill_attends_to_q8_0(
-    device: Device, kernels: Kernels, rng: np.random.Generator
+    device: Device, kernels: Kernels, rng: np.random.Generator, head_dim: int
 ) -> None:
-    heads, kv_heads, head_dim = 2, 1, 160
+    heads, kv_heads = 2, 1
     starts, counts = np.array([0, 70], np.int32), np.array([21, 40], np.int32)
     lengths = (starts + counts).astype(np.int32)
     query_start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
@@ -189,7 +195,8 @@ def test_prefill_attends_to_q8_0(
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "norms"), [(6, 2, 64, False), (2, 1, 96, True)]
+    ("heads", "kv_heads", "head_dim", "norms"),
+    [(6, 2, 64, False), (2, 1, 96, True), (2, 1, 320, True)],
 )
 def test_rope_kv_write_rounds_to_q8_0(
     device: Device,

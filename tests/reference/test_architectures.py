@@ -44,6 +44,8 @@ ODD_CASES = (
 )
 """With sizes that are a multiple of nothing; tests/runtime/test_gpu_architectures.py has such models on a GPU."""
 
+LARGE_HEADS = Sizes(heads=3, kv_heads=1, head_dim=320)
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -51,6 +53,7 @@ ODD_CASES = (
     [
         *(pytest.param(name, USUAL, id=name) for name in CASES),
         *(pytest.param(name, ODD, id=f"{name}, odd sizes") for name in ODD_CASES),
+        pytest.param("gemma3", LARGE_HEADS, id="gemma3, large heads"),
     ],
 )
 def test_logprobs_equal_llama_cpp_s(

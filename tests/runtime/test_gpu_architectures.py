@@ -76,19 +76,24 @@ def logits_of(runner: Runner, ids: list[int]) -> np.ndarray:
     return np.concatenate(found)
 
 
+def errors(path: Path, rng: np.random.Generator) -> np.ndarray:
+    """‖out − ref‖ / ‖ref‖ of every position's logits."""
+    ids = rng.integers(0, 256, PREFILL + DECODE).tolist()
+    gpu, cpu = GpuRunner.load(options(path)), CpuRunner.load(options(path))
+    out, ref = logits_of(gpu, ids), logits_of(cpu, ids)
+    for runner in (gpu, cpu):
+        runner.close()
+    error: np.ndarray = np.linalg.norm(out - ref, axis=1) / np.linalg.norm(ref, axis=1)
+    return error
+
+
 @pytest.mark.parametrize("quant", ["F32", "Q8_0"])
 @pytest.mark.parametrize("name", CASES)
 def test_logits_agree_with_the_reference(
     name: str, quant: str, tmp_path: Path, rng: np.random.Generator
 ) -> None:
     path = architecture_model(tmp_path / "m.gguf", name, quant=quant)
-    ids = rng.integers(0, 256, PREFILL + DECODE).tolist()
-    gpu, cpu = GpuRunner.load(options(path)), CpuRunner.load(options(path))
-    out, ref = logits_of(gpu, ids), logits_of(cpu, ids)
-    for runner in (gpu, cpu):
-        runner.close()
-    error = np.linalg.norm(out - ref, axis=1) / np.linalg.norm(ref, axis=1)
-    most = FLOAT
+    error, most = errors(path, rng), FLOAT
     if quant != "F32":
         most = INT8_EXPERTS if "expert_count" in CASES[name] else INT8
     assert np.median(error) < most, error
@@ -122,15 +127,21 @@ def test_sizes_that_fill_no_unit_of_a_kernel(
 ) -> None:
     """Of 8 columns, or 32 values in int8: such matrices are float, and zeros fill the units."""
     sizes, quant = ODD_SIZES[name]
-    path = architecture_model(tmp_path / "m.gguf", name, quant=quant, sizes=sizes)
-    ids = rng.integers(0, 256, PREFILL + DECODE).tolist()
-    gpu, cpu = GpuRunner.load(options(path)), CpuRunner.load(options(path))
-    out, ref = logits_of(gpu, ids), logits_of(cpu, ids)
-    for runner in (gpu, cpu):
-        runner.close()
-    error = np.linalg.norm(out - ref, axis=1) / np.linalg.norm(ref, axis=1)
+    error = errors(architecture_model(tmp_path / "m.gguf", name, quant=quant, sizes=sizes), rng)
     assert np.median(error) < FLOAT, error
     assert np.mean(error > 10 * FLOAT) < 0.1, error
+
+
+LARGE_HEADS = {"gemma2": (320, "F32"), "gemma3": (320, "Q8_0"), "qwen3": (150, "F32")}
+
+
+@pytest.mark.parametrize("name", LARGE_HEADS, ids=lambda name: f"{name}, large heads")
+def test_large_heads(name: str, tmp_path: Path, rng: np.random.Generator) -> None:
+    """More workgroups than one have a tile's output in prefill; soft caps, windows and norms."""
+    head_dim, quant = LARGE_HEADS[name]
+    sizes = replace(USUAL, heads=3, kv_heads=1, head_dim=head_dim)
+    error = errors(architecture_model(tmp_path / "m.gguf", name, quant=quant, sizes=sizes), rng)
+    assert np.median(error) < (FLOAT if quant == "F32" else INT8), error
 
 
 def test_learned_positions_bound_the_context(tmp_path: Path) -> None:

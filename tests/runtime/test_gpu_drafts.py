@@ -17,10 +17,15 @@ from tiny_gguf import random_model
 pytestmark = [pytest.mark.device, pytest.mark.slow]
 
 
-def test_drafted_tokens_change_no_sampled_token(tmp_path: Path, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("head_dim", [32, 320])
+def test_drafted_tokens_change_no_sampled_token(
+    tmp_path: Path, rng: np.random.Generator, head_dim: int
+) -> None:
     """Greedy and sampled, beside each other, right and wrong guesses. Of a float model, so that a row of several
     tokens rounds as one of a single token does."""
-    path = random_model(tmp_path / "m.gguf", quant="F32", width=64, ffn=64, heads=2, head_dim=32)
+    path = random_model(
+        tmp_path / "m.gguf", quant="F32", width=64, ffn=64, heads=2, head_dim=head_dim
+    )
     options = WorkerOptions(
         str(path),
         "gpu",

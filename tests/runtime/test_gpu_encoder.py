@@ -70,8 +70,8 @@ def test_sizes_that_are_no_whole_runs(
 
 
 def test_sizes_that_kernels_lack_are_refused(device: Device, tmp_path: Path) -> None:
-    path = encoder_model(tmp_path / "tiny.gguf", width=320, heads=1).path
-    with pytest.raises(DeviceError, match=r"heads of 320 dims"):
+    path = encoder_model(tmp_path / "tiny.gguf", width=2056, ffn=32, heads=1).path
+    with pytest.raises(DeviceError, match=r"heads of 2056 dims"):
         GpuEncoder.load(WorkerOptions(str(path), device="gpu"))
 
 

@@ -31,6 +31,34 @@ MESSAGES = [{"role": "user", "content": "hi"}]
         "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
         "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
         "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+        "{% for i in range(9999) %}{{ 'x' * 9999999 }}{% endfor %}",
+        "{% macro f(x) %}{{ x }}{{ x }}{% endmacro %}{% set n = namespace(x='x' * 9) %}"
+        "{% for i in range(60) %}{% set n.x = f(n.x) %}{% endfor %}",
+        "{% set n = namespace(x='x' * 9) %}"
+        "{% for i in range(60) %}{% set y %}{{ n.x }}{{ n.x }}{% endset %}{% set n.x = y %}{% endfor %}",
+        "{% set x = 'x' * 9999999 %}{% set n = namespace(p=1) %}"
+        "{% for i in range(999) %}{% set n.p = namespace(p=n.p, x=x[1:]) %}{% endfor %}",
+        "{{ (['x' * 999999] * 99999)|join }}",
+        "{{ ''.join(['x' * 999999] * 99999) }}",
+        "{{ (range(9999)|map('replace', 'y', 'x' * 9999)|join('x' * 99999)) }}",
+        "{{ range(99999)|join('x' * 9999999) }}",
+        "{{ ('%s' * 9999)|format(*(['x' * 9999] * 9999)) }}",
+        "{{ ('%s' * 9999) % ('x' * 9999) }}",
+        "{{ '%*d' % (999999999, 1) }}",
+        "{{ ('{0}' * 9999).format('x' * 9999) }}",
+        "{{ '{:{w}}'.format('x', w=999999999) }}",
+        "{{ ('\n' * 999999)|indent(9999) }}",
+        "{{ ('\t' * 999999).expandtabs(9999) }}",
+        "{{ ('x' * 9999).translate({120: 'y' * 9999}) }}",
+        "{{ ('x ' * 9999999)|title }}",
+        "{{ ('x ' * 9999)|wordwrap(1, true, 'y' * 9999) }}",
+        "{{ [[1] * 99999]|tojson(indent=9999) }}",
+        "{{ (1).to_bytes(9999999999, 'big') }}",
+        "{{ ('x' * 9).encode().center(9999999999) }}",
+        "{{ ('x' * 9999999).rfind('xy' + 'x' * 4999999) }}",
+        "{{ ('x' * 9999999).strip('y' * 9999999 + 'x') }}",
+        "{{ ([[1] * 9] * 99999)|sum(start=[]) }}",
+        "{% set n = namespace(x=9) %}{% for i in range(60) %}{% set n.x = n.x * n.x %}{% endfor %}",
         "{" * 50_000,
         "x" * (bounds.MAX_SOURCE + 1),
     ],
@@ -38,6 +66,56 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 def test_little_is_not_made_into_much(source: str) -> None:
     with pytest.raises(BadRequestError, match="template"):
         ChatTemplate(source).render(MESSAGES)
+
+
+GROWTHS = (
+    "[n.x, n.x]",
+    "(n.x, n.x)",
+    "{1: n.x, 2: n.x}",
+    "dict(a=n.x, b=n.x)",
+    "{}.fromkeys(range(9), n.x)",
+    "cycler(n.x, n.x).items",
+    "both(n.x, n.x)",
+    "([n.x] * 9)",
+    "[1]|batch(9, n.x)|first",
+    "range(9)|map(attribute='y', default=n.x)|list",
+)
+
+
+@pytest.mark.parametrize("use", ["n.x|tojson", "n.x|string", "n.x ~ ''", "n.x", "[n.x]|pprint"])
+@pytest.mark.parametrize("growth", GROWTHS)
+def test_lists_that_hold_one_list_many_times_are_weighed(
+    growth: str, use: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of these uses could be interrupted."""
+    monkeypatch.setattr("emberd.text.spending.MAX_ITEMS", 1 << 12)
+    macro = "{% macro both() %}{% set n.x = varargs %}{% endmacro %}"
+    source = (
+        "{% set n = namespace(x=[]) %}"
+        + macro
+        + "{% for i in range(70) %}{% if BOTH %}{{ both(n.x, n.x) }}{% else %}{% set n.x = GROWTH %}{% endif %}"
+        + "{% endfor %}{{ USE }}"
+    )
+    source = source.replace("BOTH", str(growth.startswith("both"))).replace("USE", use)
+    with pytest.raises(BadRequestError, match="over 4096 items"):
+        ChatTemplate(source.replace("GROWTH", growth)).render(MESSAGES)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        "{% set _ = a.append(a) %}",
+        "{% set b = [a] * 999 %}{% set c = [] %}{% set _ = a.append([c] * 999) %}",
+        "{% set b = [a, a] %}{% for i in range(70) %}{% set _ = a.append(b) %}{% endfor %}",
+        "{% set b = {} %}{% set _ = b.update(x=[a] * 99) %}{% set _ = a.append(['x'] * 999) %}",
+    ],
+)
+def test_changed_lists_are_weighed_with_all_that_holds_them(
+    changes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("emberd.text.spending.MAX_ITEMS", 1 << 12)
+    with pytest.raises(BadRequestError, match="over 4096 items"):
+        ChatTemplate("{% set a = [] %}" + changes).render(MESSAGES)
 
 
 def test_a_template_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +129,12 @@ def test_what_templates_do_still_works() -> None:
     source = (
         "{{ 'a' ~ 1 ~ none }}|{{ 'ab' * 2 }}|{{ 7 % 3 }}|{{ '%s-%d' % ('a', 3) }}|{{ 'x'|center(3) }}|"
         "{{ messages|map(attribute='content')|join(', ') }}|{{ 'a' + 'b' }}|{{ [1] + [2] }}|"
-        "{{ '{}'.format(1) }}|{{ messages[0]|tojson(indent=2)|length }}"
+        "{{ '{}'.format(1) }}|{{ messages[0]|tojson(indent=2)|length }}|{{ '{:,}'.format(1234567) }}|"
+        "{{ '100% **x** {} {{100000}}'.format(1) }}|{{ '%s of 100000'|format(1) }}|{{ 'abc'[::-1] }}|"
+        "{{ [[1], [2]]|sum(start=[]) }}|{{ 'a b'|title }}|{% for a, b in {'k': 1}.items() %}{{ a, b }}{% endfor %}"
+        "{% set l = [] %}{% set _ = l.append([1]) %}{% set _ = l.append({}) %}{{ l }}|{{ 'a,b'.rsplit(',') }}"
     )
-    assert ChatTemplate(source).render(MESSAGES) == ("a1None|abab|1|a-3| x |hi|ab|[1, 2]|1|39")
+    assert ChatTemplate(source).render(MESSAGES) == (
+        "a1None|abab|1|a-3| x |hi|ab|[1, 2]|1|39|1,234,567|100% **x** 1 {100000}|1 of 100000|cba|[1, 2]|A B|('k', 1)"
+        "[[1], {}]|['a', 'b']"
+    )

@@ -18,6 +18,7 @@ from emberd.reference.runner import CpuRunner
 from emberd.runtime import device as devices
 from emberd.runtime.device import AllocationError, Device, open_device
 from emberd.runtime.kernel import KernelKey, Kernels
+from emberd.runtime.kv_cache import KVType
 from emberd.runtime.runner import GpuRunner
 from emberd.verify import load_bench, loading, uses
 from emberd.verify.attention import Pair, check_attention
@@ -25,6 +26,7 @@ from emberd.verify.bench import Workbench
 from emberd.verify.check import TOLERANCE, Check
 from emberd.verify.load_bench import Kept, WatchedKernels, features_of, to_leave_out
 from emberd.verify.loading import Finding, check_at_load
+from emberd.verify.rope import check_rope
 from emberd.worker.process import load_runner
 from pretended import text_of
 from tiny_gguf import random_model
@@ -179,6 +181,19 @@ def test_attention_with_a_soft_cap_has_its_tolerance(opened: Device, tmp_path: P
     model.close()
     assert {check.tolerance for check in checks} == {TOLERANCE["capped"]}
     assert all(check.passed for check in checks)
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+def test_attention_of_large_heads(opened: Device, tmp_path: Path, kv_type: KVType) -> None:
+    """Of a model whose products are of int8: attention gives floats, which are rounded behind it."""
+    sizes = Sizes(heads=3, kv_heads=1, head_dim=320)
+    model = open_model(architecture_model(tmp_path / "m.gguf", "gemma3", quant="Q8_0", sizes=sizes))
+    bench = Workbench(opened)
+    bench.kv_type = kv_type
+    checks = [*check_rope(bench, model), *check_attention(bench, model)]
+    model.close()
+    assert {check.kernel for check in checks} >= {"attention_decode", "attention_prefill"}
+    assert [check for check in checks if not check.passed] == []
 
 
 @pytest.mark.parametrize("name", ["gemma3", "phi3"])

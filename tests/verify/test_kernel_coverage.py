@@ -35,7 +35,7 @@ KINDS = {
     "plain": ("DiscreteGPU", None),
 }
 KV_TYPES: Any = ("f16", "q8_0")
-MODELS = ("llama", "mixed", "gpt-oss", "olmo2", "gemma2", "qwen2moe", "gpt2")
+MODELS = ("llama", "mixed", "gpt-oss", "olmo2", "gemma2", "qwen2moe", "gpt2", "large heads")
 ODD_MODELS = (
     "odd llama",
     "odd gpt2",
@@ -58,6 +58,9 @@ def model_of(path: Path, name: str) -> Path:
         rows = (q8, random_rows(np.random.default_rng(), 112, 256, q8))
         outputs = {f"blk.{layer}.attn_output.weight": rows for layer in range(2)}
         return random_model(path, quant="F16", width=112, tensors=outputs)
+    if name == "large heads":
+        sizes = Sizes(heads=3, kv_heads=1, head_dim=320)
+        return architecture_model(path, "gemma3", quant="Q8_0", sizes=sizes)
     if name in ODD_MODELS:
         sizes = Sizes(width=1004, ffn=556, heads=5, kv_heads=5, head_dim=20, shared_ffn=530)
         return architecture_model(path, name.removeprefix("odd "), quant="F16", sizes=sizes)

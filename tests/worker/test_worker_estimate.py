@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from emberd.errors import DeviceError, ModelFileError
+from emberd.errors import DeviceError, ModelFileError, ModelLoadError
 from emberd.estimate import MemoryQuestion
 from emberd.protocol import WorkerOptions
 from emberd.runtime import device as devices
 from emberd.worker.client import WorkerClient
-from emberd.worker.process import estimate_memory, load_runner
+from emberd.worker.draft import parted
+from emberd.worker.process import estimate_memory, load_runner, load_runners
 from made_up_gpu import made_up_gpu
 from tiny_encoder import encoder_model
 from tiny_gguf import random_model
@@ -36,9 +37,7 @@ def test_a_process_tells_what_a_load_would_take(tmp_path: Path) -> None:
 
 @pytest.mark.device
 @pytest.mark.parametrize("verify", [False, True])
-@pytest.mark.parametrize(
-    ("kind", "head_dim"), [("decoder", 130), ("decoder", 264), ("encoder", 320)]
-)
+@pytest.mark.parametrize(("kind", "head_dim"), [("decoder", 514), ("encoder", 1032)])
 def test_heads_that_no_gpu_takes_are_the_cpus_unless_a_gpu_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, head_dim: int, verify: bool
 ) -> None:
@@ -60,3 +59,26 @@ def test_heads_that_no_gpu_takes_are_the_cpus_unless_a_gpu_is_asked_for(
     with pytest.raises(DeviceError, match=told):
         load_runner(named, lambda _: None)
     assert told in estimate_memory(MemoryQuestion(named)).refusal
+
+
+@pytest.mark.device
+def test_a_draft_is_asked_about_on_its_models_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that this device cannot run is refused ahead of the model's load; one that the CPU serves beside its model
+    is no GPU's."""
+    monkeypatch.setattr(devices, "choose_adapter", lambda _: (made_up_gpu(), "made up"))
+    sizes = {"layers": 1, "width": 64, "heads": 2, "kv_heads": 1}
+    usual, huge = (
+        str(random_model(tmp_path / f"{size}.gguf", **sizes, head_dim=size)) for size in (32, 514)
+    )
+    options = WorkerOptions(usual, "auto", context_length=64, verify=False, draft_path=huge)
+    told = "--draft: attention heads of 514 dims are not supported"
+    assert estimate_memory(MemoryQuestion(options)).refusal.startswith(told)
+    with pytest.raises(ModelLoadError, match=told):
+        load_runners(options, lambda _: None, lambda *_: pytest.fail("the model was loaded"))
+    options = replace(options, model_path=huge, draft_path=usual)
+    assert parted(options, estimate_memory).made.device_kind == "cpu"
+    runner, draft = load_runners(options, lambda _: None)
+    assert draft is not None and draft.runner.info().device_kind == "cpu"
+    runner.close()

@@ -18,6 +18,8 @@ from .ops import Heads, Rotation, kv_dims, kv_include, kv_includes
 MAX_SPLITS = 64
 """Most workgroups that share one row's context in `attention_decode`."""
 
+_WORKGROUP_DIMS = 256  # largest heads of which workgroup memory holds four more than once
+
 _HEADS_TOGETHER = 4  # query heads of one attention_decode workgroup
 _MANY_WORKGROUPS = 256  # that fill a large device
 _SPLIT_TOKENS = 128  # least share of a context that is worth a workgroup of its own
@@ -43,6 +45,11 @@ def decode_near(device: Device, *, rows: int, num_kv_heads: int, context: int) -
     """
     many = _MANY_WORKGROUPS // 2 < rows * num_kv_heads <= _MANY_WORKGROUPS
     return device.subgroup_size is not None and context <= _NEAR_TOKENS and many
+
+
+def gives_int8(head_dim: int) -> bool:
+    """Whether `attention_decode` can write int8."""
+    return head_dim % 32 == 0 and head_dim <= _WORKGROUP_DIMS
 
 
 def decode_partial_shape(
@@ -76,7 +83,7 @@ def attention_decode(
     cap: float = 0.0,
     sinks: Tensor | None = None,
 ) -> list[Dispatch]:
-    """Rotation, KV write and attention of one new token a row; y (T, H, hd), or int8 (T, H · hd) if hd % 32 == 0.
+    """Rotation, KV write and attention of one new token a row; y (T, H, hd), or int8 (T, H · hd) if `gives_int8`.
 
     Row r's new token is token r and the last of its context. Caches of `kv_cache.kv_type_of`; block_tables
     i32 (R, B), context_lens i32 (R,), the new token included; window, cap 0: none; sinks f32 (H,); `partial`
@@ -97,7 +104,7 @@ def attention_decode(
         assert y.shape[1:] == (num_heads, head_dim), y
         target, out = "attended_float", (y,)
     else:
-        assert head_dim % 32 == 0 and y.width == num_heads * head_dim, y
+        assert gives_int8(head_dim) and y.width == num_heads * head_dim, y
         target, out = "attended_int8", (y.q, y.scales)
     given = () if sinks is None else (sinks,)
     out_includes = {"sinks": "sinks_none" if sinks is None else "sinks"}
@@ -148,7 +155,7 @@ def attention_decode(
             "attention_decode_merge",
             {**out_includes, "target": target, "kv": kv},
             HEAD_DIM=head_dim,
-            WG=256 if kernels.device.subgroup_size else 64,
+            WG=max(256 if kernels.device.subgroup_size else 64, _word_lanes(head_dim)),
             SPLIT_TOKENS=_SPLIT_TOKENS,
             **groups,
         ),
@@ -187,10 +194,12 @@ def _decode_kernel(
         constants["CAP"] = cap
     parts = 1 << (-(-head_dim // 8) - 1).bit_length()
     if subgroup is None or head_dim % 8 or rotation.dims % 16 or parts > subgroup:
-        includes["heads"] = "heads_normed" if normed else "heads_plain"
+        kept = "heads_normed" if head_dim <= _WORKGROUP_DIMS else "heads_scaled"
+        includes["heads"] = kept if normed else "heads_plain"
         includes |= kv_includes(device, head_dim, kind)
         includes["fresh"] = "fresh_q8" if kind == "q8_0" else "fresh_words"
-        return kernels.get("attention_decode", includes, WG=128, **constants), _HEADS_TOGETHER
+        lanes = max(128, _word_lanes(head_dim))
+        return kernels.get("attention_decode", includes, WG=lanes, **constants), _HEADS_TOGETHER
     includes["octet"] = "octet_q8" if kind == "q8_0" else "octet_words"
     includes["heads"] = "octets_normed" if normed else "octets_plain"
     includes["together"] = "heads_one" if together == 1 else "heads_four"
@@ -204,6 +213,11 @@ def _decode_kernel(
         **constants,
     )
     return kernel, together
+
+
+def _word_lanes(head_dim: int) -> int:
+    """Lanes that suffice for one a word of a head."""
+    return 1 << (head_dim // kv_dims(head_dim) - 1).bit_length()
 
 
 def heads_together(group: int, workgroups: int) -> int:

@@ -10,17 +10,21 @@ from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernel, Kernels
 
-MAX_HEAD_DIM = 256
 _LANES = 128  # of kernels whose lanes are independent
 
 
 def check_heads(device: Device, head_dim: int) -> None:
     """Raises HeadsError for heads that the attention kernel lacks."""
-    if head_dim > MAX_HEAD_DIM:
+    if head_dim > (most := _max_head_dim(device)):
         raise HeadsError(
-            f"encoder heads of {head_dim} dims are not supported on {device.name}: at most {MAX_HEAD_DIM}; "
+            f"encoder heads of {head_dim} dims are not supported on {device.name}: at most {most}; "
             "the cpu device takes any"
         )
+
+
+def _max_head_dim(device: Device) -> int:
+    """A lane a dim, in workgroups of powers of two."""
+    return 1 << (device.max_workgroup_size.bit_length() - 1)
 
 
 def layer_norm_add(
@@ -74,11 +78,11 @@ def attention_encoder(
     """Attention inside each text, every token seeing all of it: qkv (rows, 3 · H · hd), y (rows, H · hd).
 
     bounds i32 (rows, 2): the first token of each token's text and the one behind its last. Tokens from
-    count on are not touched. Heads have at most 256 dims.
+    count on are not touched. Heads are of a size that `check_heads` takes.
     """
     assert qkv.shape == (rows, 3 * num_heads * head_dim), qkv
     assert y.shape == (rows, num_heads * head_dim) and bounds.shape == (rows, 2), (y, bounds)
-    assert head_dim <= MAX_HEAD_DIM, head_dim
+    assert head_dim <= _max_head_dim(kernels.device), head_dim
     lanes = max(64, 1 << (head_dim - 1).bit_length(), kernels.device.subgroup_size or 0)
     kernel = _reducing(kernels, "attention_encoder", lanes, {}, HEAD_DIM=head_dim)
     tensors = (qkv, bounds, count, y)

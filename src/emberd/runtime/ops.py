@@ -20,7 +20,10 @@ from .kv_cache import KVType, kv_type_of
 
 Pairing = Literal["adjacent", "halves"]
 
+MAX_HEAD_DIM = 512  # that the attention kernels' workgroup memory holds
+
 _LANES = 128  # of kernels whose lanes are independent
+_SLICE_WORDS = 64  # of a head, that attention_prefill's lanes hold sums of
 
 
 def rms_norm(
@@ -315,9 +318,10 @@ def attention_prefill(
     assert tiles.shape == (max_tiles, 4) and num_heads % num_kv_heads == 0, tiles
     assert tile_size in (16, 32, 64), tile_size
     words = head_dim // kv_dims(head_dim)
+    slices = -(-words // _SLICE_WORDS)
     value_keys = 64
     # What the stage holds anyway, and no lane brings more than four words.
-    while value_keys * words > min(4 * (tile_size + 2 + 64 + 2), 16 * tile_size):
+    while value_keys * -(-words // slices) > min(4 * (tile_size + 2 + 64 + 2), 16 * tile_size):
         value_keys //= 2
     kernel = kernels.get(
         "attention_prefill",
@@ -330,6 +334,7 @@ def attention_prefill(
         BQ=tile_size,
         WG=4 * tile_size,
         VALUE_KEYS=max(4, value_keys),
+        SLICES=slices,
         **({"CAP": cap} if cap else {}),
     )
     given = () if sinks is None else (sinks,)
@@ -337,7 +342,7 @@ def attention_prefill(
     return kernels.dispatch(
         kernel,
         tensors,
-        (num_heads, max_tiles, 1),
+        (num_heads, max_tiles, slices),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         block_size=block_size,
@@ -372,10 +377,10 @@ def kv_dims(head_dim: int) -> int:
 
 def kv_include(device: Device, head_dim: int) -> str:
     """Which kv include reads heads of this size. HeadsError for sizes that the attention kernels lack."""
-    if head_dim % 2 or head_dim // kv_dims(head_dim) > 64:
+    if head_dim % 2 or head_dim > MAX_HEAD_DIM:
         raise HeadsError(
-            f"attention heads of {head_dim} dims are not supported on {device.name}: a multiple of 8 up to "
-            "256, or an even number up to 128; the cpu device takes any even number"
+            f"attention heads of {head_dim} dims are not supported on {device.name}: an even number up to "
+            f"{MAX_HEAD_DIM}; the cpu device takes any even number"
         )
     return "kv_wide" if head_dim % 8 == 0 else "kv_narrow"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from . import decode_attention, linear, ops
-from .activations import QUANT_RUN, QuantizedActivations
+from .activations import QuantizedActivations
 from .device import Tensor
 from .feed_forward import FeedForward
 from .inputs import StepInputs
@@ -235,7 +235,7 @@ class Transformer:
         attended = first_rows(scratch.attended, rows)
         out = Input(flat(attended), self.projector.int8(scratch.attended_q8, rows))
         quantize = layer.o.matrices[0].is_quantized
-        straight = quantize and not shape.tiles and spec.head_dim % QUANT_RUN == 0
+        straight = quantize and not shape.tiles and decode_attention.gives_int8(spec.head_dim)
         if shape.decode_rows:
             steps += self._attend_decode(
                 index, heads, out.q8 if straight else attended, inputs, shape

@@ -1,7 +1,8 @@
-"""What a template may spend: sizes of texts and numbers, and time. Templates come with files and are not trusted.
+"""Which operations of a template are bounded, and its time. Templates come with files and are not trusted.
 
-jinja2's sandbox keeps a template away from Python; this keeps it from filling memory or running for ever.
-Only operations that make much out of little are looked at, so ordinary templates cost nothing more.
+jinja2's sandbox keeps a template away from Python; this keeps it from filling memory or running for ever. What makes
+much out of little is looked at before it runs, and its result is spent (spending.py). Time ends a rendering between
+two operations only, so no single one may take long.
 """
 
 from __future__ import annotations
@@ -9,24 +10,21 @@ from __future__ import annotations
 import ctypes
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
-from jinja2.exceptions import SecurityError
+from jinja2.runtime import Macro
 from jinja2.sandbox import SandboxedEnvironment
+from jinja2.utils import Cycler
 
-MAX_TEXT = 1 << 24
-"""Characters of any text that a template makes: several times the longest prompt."""
+from .spending import MAX_TEXT, TemplateLimitError, changed, check_size, joined, made, weight
 
-MAX_SOURCE = 1 << 20
-"""Characters of a template itself: fifty times the longest."""
-
-MAX_ITEMS = 1 << 20
-"""Items of a list that a template puts together."""
+MAX_SOURCE = 1 << 18
+"""Characters of a template itself: ten times the longest."""
 
 MAX_NUMBER = 100_000
 """Largest number that a filter or a method may be given: widths, counts, indents."""
@@ -34,27 +32,63 @@ MAX_NUMBER = 100_000
 MAX_SECONDS = 5.0
 """Time for one rendering. Long conversations take a few hundredths of a second."""
 
-_WIDTH = re.compile(r"\d{5,}")  # a width or precision in a format
+MAX_STEPS = 1 << 30
+"""Of a search that starts anew at each character."""
+
+_WIDTHS = {
+    "%": re.compile(r"%[^a-zA-Z%]*(?:\*|\d{5})"),
+    "{": re.compile(r"\{[^{}]*(?:\{|:[^{}]*\d{5})"),
+}
+"""Of formats: large ones, and those that an argument tells."""
+
+_SLOW_SEARCHES = frozenset("rfind rindex rsplit rpartition strip lstrip rstrip".split())
+_CHANGES = frozenset("append extend insert update setdefault".split())
 
 
-class TemplateTimeoutError(SecurityError):
+class TemplateTimeoutError(TemplateLimitError):
     """A template ran for longer than MAX_SECONDS."""
 
 
 class _CodeGenerator(CodeGenerator):
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 - jinja2's name
+    """What operators make goes through the environment."""
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 - jinja2's name, as all here
         self.write("environment.joined((")
         for part in node.nodes:
             self.visit(part, frame)
             self.write(", ")
         self.write("))")
 
+    def visit_List(self, node: nodes.List, frame: Frame) -> None:  # noqa: N802
+        self._made(super().visit_List, node, frame)
+
+    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802
+        self._made(super().visit_Dict, node, frame)
+
+    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802
+        if node.ctx == "load":
+            self._made(super().visit_Tuple, node, frame)
+        else:
+            super().visit_Tuple(node, frame)
+
+    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:  # noqa: N802
+        if isinstance(node.arg, nodes.Slice):
+            self._made(super().visit_Getitem, node, frame)
+        else:
+            super().visit_Getitem(node, frame)
+
+    def _made(self, visit: Callable[..., None], node: nodes.Expr, frame: Frame) -> None:
+        self.write("environment.made(")
+        visit(node, frame)
+        self.write(")")
+
 
 class BoundedEnvironment(SandboxedEnvironment):
     """A sandbox whose operators, filters and methods refuse what would grow beyond bounds."""
 
     code_generator_class = _CodeGenerator
-    intercepted_binops = frozenset({"*", "**", "%", "+"})
+    intercepted_binops = frozenset({"*", "**", "%", "+", "-"})
+    made = staticmethod(made)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -62,37 +96,52 @@ class BoundedEnvironment(SandboxedEnvironment):
         self.filters = {name: bounded(name, call) for name, call in self.filters.items()}
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "*" and _product(left, right) > MAX_TEXT:
-            raise SecurityError(f"a template may not make texts of over {MAX_TEXT} characters")
-        if operator == "**" and not (abs(left) <= MAX_NUMBER and abs(right) <= 64):
-            raise SecurityError("a template may not raise numbers to such powers")
-        if operator == "%" and isinstance(left, str):
-            _check_format(left)
-        if operator == "+" and isinstance(left, str) and isinstance(right, str):
-            _check_size(len(left) + len(right))
-        if operator == "+" and isinstance(left, list) and isinstance(right, list):
-            if len(left) + len(right) > MAX_ITEMS:
-                raise SecurityError(f"a template may not make lists of over {MAX_ITEMS} items")
-        return super().call_binop(context, operator, left, right)
+        if operator == "*":
+            if _product(left, right) > MAX_TEXT:
+                raise TemplateLimitError(
+                    f"a template may not make texts of over {MAX_TEXT} characters"
+                )
+        elif operator == "**":
+            if not (abs(left) <= MAX_NUMBER and abs(right) <= 64):
+                raise TemplateLimitError("a template may not raise numbers to such powers")
+        elif operator == "%" and isinstance(left, str):
+            _check_format(left, "%", right if isinstance(right, tuple) else (right,))
+        return made(super().call_binop(context, operator, left, right))
 
     def call(self, context: Any, /, function: Any, *args: Any, **kwargs: Any) -> Any:
-        subject = getattr(function, "__self__", None)
-        if isinstance(subject, str):
-            _check_call(getattr(function, "__name__", ""), (subject, *args, *kwargs.values()))
-        return super().call(context, function, *args, **kwargs)
+        subject, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+        if isinstance(subject, bytes) and name != "decode":
+            raise TemplateLimitError(f"a template may not use '{name}' of bytes")
+        if isinstance(subject, (str, int, float)):
+            args = _check_call(name, (subject, *args), kwargs)[1:]
+        if function is Cycler or (
+            isinstance(function, Macro) and (function.catch_varargs or function.catch_kwargs)
+        ):
+            made((*args, *kwargs.values()))
+        result = made(super().call(context, function, *args, **kwargs))
+        if name in _CHANGES and isinstance(subject, (list, dict)):
+            changed(subject)
+        return result
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """jinja2's stand-in for `str.format`, whose text is looked at first."""
         found = super().wrap_str_format(value)
-        if found is not None:
-            _check_format(value.__self__)
-        return found
+        if found is None:
+            return None
+
+        def checked(*args: Any, **kwargs: Any) -> str:
+            _check_format(value.__self__, "{", (*args, *kwargs.values()))
+            return found(*args, **kwargs)
+
+        return checked
 
     def joined(self, parts: tuple[Any, ...]) -> str:
         """What `~` does."""
-        texts = [str(part) for part in parts]
-        _check_size(sum(map(len, texts)))
-        return "".join(texts)
+        return joined(map(str, parts))
+
+    def concat(self, pieces: Iterable[str]) -> str:
+        """The text of a template, a macro or a block."""
+        return joined(pieces)
 
 
 def bounded(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,36 +149,61 @@ def bounded(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(call)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        _check_call(name, (*args, *kwargs.values()))
-        result = call(*args, **kwargs)
-        if isinstance(result, str):
-            _check_size(len(result))
-        return result
+        return made(call(*_check_call(name, args, kwargs), **kwargs))
 
     return checked
 
 
-def _check_call(name: str, args: tuple[Any, ...]) -> None:
-    for arg in args[1:]:
-        if isinstance(arg, int) and abs(arg) > MAX_NUMBER:
-            raise SecurityError(f"a template may not give '{name}' a number over {MAX_NUMBER}")
-    texts = [arg for arg in args if isinstance(arg, str)]
-    if name in ("format", "format_map") and texts:
-        _check_format(texts[0])
-    if name in ("replace", "join", "translate", "urlize", "indent") and len(texts) > 1:
-        _check_size((len(texts[0]) + 1) * max(map(len, texts[1:])))
-    if name == "urlize" and texts:
-        _check_size(1024 * len(texts[0]))  # its patterns take long over long words
+def _check_call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The arguments, those that can be gone through only once as lists where they are looked at."""
+    if name in ("join", "sum"):
+        kept = (str, list, tuple, dict)
+        args = tuple(
+            list(arg) if isinstance(arg, Iterable) and not isinstance(arg, kept) else arg
+            for arg in args
+        )
+    given = (*args, *kwargs.values())
+    texts = [arg for arg in given if isinstance(arg, str)]
+    numbers = [arg for arg in given[1:] if isinstance(arg, int)]
+    longest = max(map(len, texts[1:]), default=0)
+    if name == "format":
+        _check_format(texts[0] if texts else "", "%", given)
+    elif any(abs(number) > MAX_NUMBER for number in numbers):
+        raise TemplateLimitError(f"a template may not give '{name}' a number over {MAX_NUMBER}")
+    elif name == "join":
+        num_items = max(
+            (len(arg) for arg in given if isinstance(arg, (list, tuple, dict))), default=1
+        )
+        check_size(sum(map(weight, given)) + num_items * max(map(len, texts), default=0))
+    elif name == "sum":
+        _check_sum([arg for arg in given if isinstance(arg, (list, tuple))])
+    elif name in ("indent", "expandtabs") and texts:
+        width = max([8, longest, *map(abs, numbers)])
+        check_size(len(texts[0]) + width * (1 + texts[0].count("\n" if name == "indent" else "\t")))
+    elif name == "replace" and len(texts) > 2:
+        check_size(len(texts[0]) + texts[0].count(texts[1]) * len(texts[2]))
+    elif name == "translate" and texts:
+        check_size(len(texts[0]) * max(1, *map(weight, given[1:])))
+    elif name == "urlize" and texts:
+        check_size((1024 + longest) * len(texts[0]))  # its patterns take long over long words
+    elif name in ("title", "wordwrap") and texts:
+        check_size(16 * len(texts[0]) + longest * len(texts[0]))  # each word becomes a text
+    elif name in _SLOW_SEARCHES and longest * len(texts[0]) > MAX_STEPS:
+        raise TemplateLimitError(f"a template may not search so much by '{name}'")
+    return args
 
 
-def _check_format(text: str) -> None:
-    if _WIDTH.search(text):
-        raise SecurityError("a template may not format to such widths")
+def _check_format(text: str, mark: str, args: Iterable[Any]) -> None:
+    if _WIDTHS[mark].search(text.replace(mark * 2, "")):
+        raise TemplateLimitError("a template may not format to such widths")
+    sizes = [*map(weight, args), *map(int, re.findall(r"\d{1,4}", text))]
+    check_size(len(text) + text.count(mark) * max(sizes, default=0))
 
 
-def _check_size(size: int) -> None:
-    if size > MAX_TEXT:
-        raise SecurityError(f"a template may not make texts of over {MAX_TEXT} characters")
+def _check_sum(lists: list[list[Any] | tuple[Any, ...]]) -> None:
+    """A sum of lists copies what it has at each of them."""
+    if len(lists) > 1 and weight(lists[0]) * len(lists[0]) > MAX_STEPS:
+        raise TemplateLimitError("a template may not sum so many lists")
 
 
 def _product(left: Any, right: Any) -> int:

@@ -106,7 +106,7 @@ PRETOKENIZERS: dict[str, Pretokenizer] = {
             "[\r\n]",
             rf"\s?[{_CASED_LETTERS}]+",
             rf"\s?[!-/:-~{_WIDE_PUNCTUATION}]+",
-            r"\s+$",
+            r"(?<!\s)\s+$",
             f"[{_CJK}]+",
             r"\p{N}+",
         )

@@ -16,7 +16,7 @@ from jinja2 import Template
 from jinja2.exceptions import SecurityError
 
 from ..errors import BadRequestError
-from .bounds import MAX_SOURCE, TemplateTimeoutError, time_limit
+from .bounds import MAX_SOURCE, time_limit
 from .guard import Guarded
 from .lengths import refuse_overlong
 from .messages import (
@@ -29,6 +29,7 @@ from .messages import (
     notation_count,
 )
 from .sandbox import TemplateRefusedError, compiled
+from .spending import TemplateLimitError, spending
 from .tokenizer import Tokenizer
 
 Messages = Sequence[Mapping[str, Any]]
@@ -58,7 +59,8 @@ class ChatTemplate:
             self.source = ""  # nothing is looked for in it either
             return
         try:
-            self._strict = compiled(source, clock, may_append=False)
+            with time_limit():
+                self._strict = compiled(source, clock, may_append=False)
         except Exception as error:  # syntax, nesting too deep, constants that cannot be folded
             self._fault = f"This model's chat template does not parse: {error}."
 
@@ -117,7 +119,7 @@ class ChatTemplate:
             try:
                 taken = in_parts(adapted) if self._wants_parts else adapted
                 prompt = self._render(taken, variables)
-            except TemplateTimeoutError as error:
+            except TemplateLimitError as error:
                 raise _bad_request([error]) from None
             except Exception as error:  # templates are programs: anything may come out of them
                 faults.append(error)
@@ -147,14 +149,18 @@ class ChatTemplate:
         return compiled(self.source, self._clock, may_append=True)
 
     def _render(self, conversation: Conversation, variables: Mapping[str, Any]) -> str:
+        variables = {**variables, "messages": conversation}
         with time_limit():
             try:
-                return self._strict.render({**variables, "messages": conversation})
-            except TemplateTimeoutError:
+                with spending(may_change=False):
+                    return self._strict.render(variables)
+            except TemplateLimitError:
                 raise
             except SecurityError:
-                # Some templates append to lists that they made. They may, on copies of what is not theirs.
-                return self._lenient.render(deepcopy({**variables, "messages": conversation}))
+                pass
+            # Some templates append to lists that they made. They may, on copies of what is not theirs.
+            with spending(may_change=True):
+                return self._lenient.render(deepcopy(variables))
 
 
 def render_to_ids(

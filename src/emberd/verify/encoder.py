@@ -42,9 +42,10 @@ Pair = tuple[NDArray[Any], NDArray[Any]]
 
 
 def check_encoder_kernels(device: Device, path: Path) -> Iterator[Check]:
-    """All checks of one encoder's file. Raises ModelFileError for the file."""
+    """All checks of one encoder's file. Raises ModelFileError, HeadsError."""
     model = open_encoder(path)
     try:
+        encoder_ops.check_heads(device, model.spec.head_dim)
         bench = Workbench(device)
         yield from check_beside_products(bench, model)
         yield from check_roles(bench, model.file, roles(model))

@@ -34,11 +34,12 @@ Pair = tuple[NDArray[Any], NDArray[Any]]
 
 
 def check_kernels(device: Device, path: Path) -> Iterator[Check]:
-    """All checks of one decoder's file, causal or not. Raises ModelFileError for the file."""
+    """All checks of one decoder's file, causal or not. Raises ModelFileError, HeadsError."""
     model = open_any(path)
     assert isinstance(model, ModelFile), "an encoder's own block has its own checks"
     bench = Workbench(device)
     try:
+        ops.kv_include(device, model.spec.head_dim)
         yield from check_embedding(bench, model)
         yield from check_norms(bench, model)
         yield from check_layer_norm(bench, model)

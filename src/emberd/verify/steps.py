@@ -46,8 +46,9 @@ class Steps:
     def decode_shapes(self, device: Device, spec: ModelSpec, quantizes: bool) -> list[DecodeShape]:
         """One for each kernel that decode attention takes; `quantizes`: what reads it takes int8 where it can."""
         table = linear.default_table(device)
+        quantizes = quantizes and decode_attention.gives_int8(spec.head_dim)
         alone = [
-            (rows, table.quant_run(rows) if quantizes and spec.head_dim % 32 == 0 else None)
+            (rows, table.quant_run(rows) if quantizes else None)
             for rows in numbers_up_to(self.max_rows)
         ]
         # Beside prefill rows it is float, whatever reads it.

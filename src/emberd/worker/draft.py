@@ -29,6 +29,11 @@ class Parts:
     made: MemoryEstimate
     num_tokens: int  # ids below it mean the same to both
 
+    def check(self) -> None:
+        """Ahead of the load of either. Raises ModelLoadError for a draft that the device cannot run with any memory."""
+        if self.made.refusal and not self.made.weight_bytes:
+            raise ModelLoadError(f"--draft: {self.made.refusal}")
+
     def draft_kv_bytes(self, num_tokens: int, kind: str) -> int:
         """Of a KV cache of that type that holds so many tokens."""
         return num_tokens * self.made.kv_token_bytes.get(kind, 0)
@@ -59,6 +64,8 @@ def parted(options: WorkerOptions, estimate: Estimate) -> Parts:
         verify=False,  # wrong kernels would make wrong guesses, which are never told
     )
     own = estimate(MemoryQuestion(model))
+    if options.device == "auto":  # which might be another device for the draft alone
+        draft = replace(draft, device=own.device_kind)
     with _draft_named():
         made = estimate(MemoryQuestion(draft))
     if options.kv_type == "auto" and not (

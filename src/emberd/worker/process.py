@@ -124,6 +124,7 @@ def load_runners(
     if options.draft_path is None:
         return make_runner(options, progress), None
     parts = parted(options, estimate_memory)
+    parts.check()
     runner = make_runner(parts.model, progress)
     assert not isinstance(runner, EncoderRunner), "its parts are not those of an encoder"
     try:
