@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -218,16 +218,18 @@ class Later:
     """A thread that begins when it is told to."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Callable[[PlanKey], None], PlanKey]] = []
+        self.asked: list[tuple[Callable[[PlanKey], None], PlanKey, Future[None]]] = []
 
-    def submit(self, run: Callable[[PlanKey], None], key: PlanKey) -> None:
-        self.asked.append((run, key))
+    def submit(self, run: Callable[[PlanKey], None], key: PlanKey) -> Future[None]:
+        self.asked.append((run, key, Future()))
+        return self.asked[-1][2]
 
     def work(self) -> list[PlanKey]:
-        for run, key in self.asked:
+        for run, key, done in self.asked:
             run(key)
-        done, self.asked = [key for _, key in self.asked], []
-        return done
+            done.set_result(None)
+        keys, self.asked = [key for _, key, _ in self.asked], []
+        return keys
 
     def shutdown(self, cancel_futures: bool) -> None:
         assert cancel_futures
@@ -260,9 +262,12 @@ def test_plans_that_hold_all_others_are_made_beside_the_first_steps(
     """By a thread that ends with the runner. A plan that cannot be made is told of, and larger ones stay in use."""
     runner = GpuRunner.load(options(random_model(tmp_path / "m.gguf", quant="F32")))
     plans = runner._plans
-    monkeypatch.setattr(plans, "_thread", thread := ThreadPoolExecutor(1))
+    monkeypatch.setattr(plans, "_thread", ThreadPoolExecutor(1))
+    monkeypatch.setattr(plans, "_likely", ())
     plans.prepare_first()
-    thread.submit(plans.prepare_first).result()
+    while plans.prepare_next():
+        pass
+    assert all(asked.done() for asked in plans._asked_for.values())
     plans.close()
     made = {PlanKey(64, 8, 8, True, Mode.PLAIN), PlanKey(8, 8, 8, False, Mode.PLAIN)}
     assert made <= set(plans._made)

@@ -142,10 +142,11 @@ class Pace:
     def _largest(self, num_replies: int, allowed: float) -> int:
         """Tokens of the largest step that takes no longer than `allowed` seconds; 0 where the smallest takes longer."""
         replies, size = _power(num_replies), self._smallest(num_replies)
-        seconds = self._expected(num_replies, size)
-        if math.isinf(seconds):  # one is enough to see how long it takes
-            return 0 if self._num_alone < _UNDER_WAY else size
-        if seconds > allowed:
+        seconds = self._mixed.get((replies, size))
+        # Where nothing is known, one is enough to see how long it takes.
+        if seconds is None and math.isinf(self._per_token) and self._num_alone < _UNDER_WAY:
+            return 0
+        if seconds is not None and seconds > allowed:
             self._refuse((replies, size))
             return 0
         while size < self._max_tokens:

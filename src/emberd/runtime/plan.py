@@ -8,7 +8,7 @@ those that a busy daemon needs are made in pauses.
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -69,7 +69,7 @@ class Plans:
         self._output = device.empty((words,), "i32", "sampled tokens")
         self._made: dict[PlanKey, Plan] = {}
         self._making = Lock()
-        self._asked_for: set[PlanKey] = set()
+        self._asked_for: dict[PlanKey, Future[None]] = {}
         software = device.info.is_software
         self._thread = None if software else ThreadPoolExecutor(1, "emberd-plans")
         kv_heads = transformer.weights.spec.num_kv_heads
@@ -110,7 +110,12 @@ class Plans:
             self._ask_for(key)
 
     def prepare_next(self) -> bool:
-        """Make one more plan of those that many sequences at once need; False: there are all of them."""
+        """Wait for one that steps have lacked, or make one more plan of those that many sequences at once need; False:
+        there are all of them."""
+        for asked in self._asked_for.values():
+            if not asked.done():
+                asked.result()
+                return True
         key = next((key for key in self._likely if key not in self._made), None)
         if key is not None:
             self.get(key)
@@ -130,8 +135,7 @@ class Plans:
 
     def _ask_for(self, key: PlanKey) -> None:
         if self._thread is not None and key not in self._asked_for:
-            self._asked_for.add(key)
-            self._thread.submit(self._get_beside, key)
+            self._asked_for[key] = self._thread.submit(self._get_beside, key)
 
     def _get_beside(self, key: PlanKey) -> None:
         try:
