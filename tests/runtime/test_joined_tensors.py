@@ -12,7 +12,6 @@ from gguf import GGMLQuantizationType
 from batches import GREEDY, Row, make_batch
 from emberd.gguf.dequant import QUANT_TYPES
 from emberd.protocol import Runner, WorkerOptions
-from emberd.reference import threads
 from emberd.reference.runner import CpuRunner
 from emberd.runtime.runner import GpuRunner
 from tiny_gguf import Tensor, random_model, random_rows
@@ -70,9 +69,8 @@ def options(path: Path) -> WorkerOptions:
     ],
 )
 def test_k27_joined_tensors_of_every_type(
-    tmp_path: Path, rng: np.random.Generator, kind: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, rng: np.random.Generator, kind: str, one_blas_thread: None
 ) -> None:
-    monkeypatch.setattr(threads, "num_cores", lambda: 1)  # else measured, and sums go by them
     apart, joined = apart_and_joined(tmp_path, kind, rng)
     prompt = rng.integers(0, 256, 9).tolist()
     expected = logits(CpuRunner.load(options(apart)), prompt)
