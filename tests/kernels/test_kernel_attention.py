@@ -286,18 +286,21 @@ def test_attention_decode_by_subgroups(
     shape: tuple[int, int, int],
     norms: bool,
 ) -> None:
-    """Groups of a whole subgroup and of half of one, heads that do not fill theirs, a tile and more than one."""
+    """Groups of a whole subgroup and of half of one, heads that do not fill theirs, a tile and more than one, every
+    number of subgroups that is joined in its own way."""
     kernels = Kernels(with_subgroups(device))
     subgroup, head_dim = kernels.device.subgroup_size or 0, shape[2]
     if head_dim > 8 * subgroup:
         pytest.skip(f"heads of {head_dim} dims need more lanes than {subgroup}")
-    for together, lanes, window, splits in (
-        (4, 64, 0, 1),
-        (4, 256, 0, 3),
-        (4, 64, 40, 2),
-        (1, 64, 0, 2),
-        (1, 256, 40, 1),
+    for together, subgroups, window, splits in (
+        (4, 8, 0, 1),
+        (4, 2, 0, 3),
+        (4, 4, 40, 2),
+        (1, 1, 0, 2),
+        (1, 16, 40, 1),
+        (1, 32, 0, 3),
     ):
+        lanes = subgroups * subgroup
         monkeypatch.setattr(decode_attention, "_decode_lanes", lambda *_, lanes=lanes: lanes)
         monkeypatch.setattr(
             decode_attention, "heads_together", lambda *_, together=together: together

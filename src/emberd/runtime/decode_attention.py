@@ -207,7 +207,7 @@ def _decode_kernel(
     kernel = kernels.get(
         "attention_decode_subgroups",
         includes,
-        WG=_decode_lanes(device, head_dim, together, 32 * parts if few else 128),
+        WG=_decode_lanes(device, head_dim, together, 64 * parts if few else 128),
         SUBGROUP=subgroup,
         PARTS=parts,
         **constants,
