@@ -139,6 +139,13 @@ def minilm_path() -> Path:
 
 
 @pytest.fixture
+def one_blas_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what is equal bit for bit on the CPU device: how many threads each load takes is measured, and the order
+    of sums goes by it."""
+    monkeypatch.setattr("emberd.reference.threads.num_cores", lambda: 1)
+
+
+@pytest.fixture
 def broken_shaders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the shaders, used in place of the real ones."""
     from emberd.runtime.compose import shader_dir

@@ -50,8 +50,8 @@ def measure(
     repeats: int = 1,
     draft: DraftModel | None = None,
 ) -> Iterator[Speed]:
-    """`repeats` Speeds for each number of streams, after a run that meets the same batches and builds their plans.
-    `draft`: guesses for the runner's model."""
+    """`repeats` Speeds for each number of streams, after a run that meets the same batches, and when all is made that
+    they need. `draft`: guesses for the runner's model."""
     rng = np.random.default_rng(seed)
     for streams in workload.streams:
         sizes = (1 + repeats, streams, workload.prompt_tokens)
@@ -59,6 +59,8 @@ def measure(
         prefill_steps = -(-streams * workload.prompt_tokens // runner.max_batch_tokens)
         few = workload.new_tokens if draft is not None else 2 * prefill_steps + 4
         _run(runner, warm_up, min(workload.new_tokens, few), draft)
+        while runner.prepare():
+            pass
         for prompt in prompts:
             yield _run(runner, prompt, workload.new_tokens, draft)
 

@@ -94,13 +94,16 @@ def test_what_prompts_take_without_replies_tells_how_long_a_step_of_both_is() ->
         pace.note(Mix(0, 128, seconds))
     for seconds in (3.0, 0.010):
         pace.note(Mix(2, 0, seconds))
-    assert pace.budget(2, 1, ENDLESS, ENDLESS) == 14  # those between are not known
-    assert pace.budget(2, 1, ENDLESS, ENDLESS) == 0, "one is enough to see how long it takes"
-    for seconds in (3.0, 0.011):
-        pace.note(Mix(2, 14, seconds))
-    for tokens in (32, 64):
-        for seconds in (3.0, 0.007):
-            pace.note(Mix(0, tokens, seconds))
+    assert pace.budget(2, 1, ENDLESS, ENDLESS) == 126
+
+
+def test_one_step_is_enough_to_see_how_long_prompts_take() -> None:
+    pace = Pace(0.5, 512)
+    for seconds in (3.0, 0.010):
+        pace.note(Mix(2, 0, seconds))
+    assert pace.budget(2, 1, ENDLESS, ENDLESS) == 14
+    assert pace.budget(2, 1, ENDLESS, ENDLESS) == 0
+    pace.note(Mix(2, 14, 0.011))
     assert pace.budget(2, 1, ENDLESS, ENDLESS) == 126
 
 
@@ -241,6 +244,21 @@ def test_a_closed_loop_of_short_prompts_loses_little_of_the_speed(
     served = loop(0.5)
     served.closed(32, 32, 128, 32, 0.001)  # to learn from
     assert 64 * 128 / served.closed(32, 64, 128, 128, 0.001) > 0.9 * alone
+
+
+def test_a_first_burst_is_read_at_once_while_every_step_takes_as_long_as_the_largest() -> None:
+    """As on a GPU whose plans of other sizes are still being made."""
+    smooth = seconds_of([(1, 0.66e-3), (8, 1.2e-3), (32, 2.6e-3), (64, 4e-3), (512, 19.4e-3)])
+    clock = Clock()
+
+    def seconds(rows: int, tokens: int) -> float:
+        early = clock.now < 101
+        return smooth(0, 512 if tokens else 32) if early else smooth(rows, tokens)
+
+    loop = Loop(Engine(VirtualRunner(clock, seconds), clock=clock, prompt_share=0.5), clock)
+    took = loop.closed(32, 64, 128, 128, 0.0004)
+    most = 64 * 128 / 512 * smooth(0, 512) + 2 * 128 * smooth(32, 0)  # prompts and replies apart
+    assert took < 1.25 * most
 
 
 @pytest.mark.parametrize(

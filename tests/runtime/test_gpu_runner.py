@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from batches import GREEDY, Row, make_batch
+from emberd.errors import DeviceError
 from emberd.protocol import FROM_LAST_STEP, Runner, SamplingParams, WorkerOptions
 from emberd.reference.runner import CpuRunner
 from emberd.runtime import plan
+from emberd.runtime.plan import Plan
+from emberd.runtime.plan_key import PlanKey
 from emberd.runtime.runner import GpuRunner
+from emberd.runtime.sampler import Mode
 from tiny_gguf import random_model
 
 pytestmark = pytest.mark.device
@@ -205,4 +211,77 @@ def test_the_head_takes_what_the_last_product_leaves(
     names = [kernel.key for kernel in runner.kernels.all()]
     assert any(key.params for key in names) == baked
     assert any(dict(key.includes).get("token") == "token_given" for key in names)
+    runner.close()
+
+
+class Later:
+    """A thread that begins when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Callable[[PlanKey], None], PlanKey, Future[None]]] = []
+
+    def submit(self, run: Callable[[PlanKey], None], key: PlanKey) -> Future[None]:
+        self.asked.append((run, key, Future()))
+        return self.asked[-1][2]
+
+    def work(self) -> list[PlanKey]:
+        for run, key, done in self.asked:
+            run(key)
+            done.set_result(None)
+        keys, self.asked = [key for _, key, _ in self.asked], []
+        return keys
+
+    def shutdown(self, cancel_futures: bool) -> None:
+        assert cancel_futures
+
+
+def test_a_step_runs_on_a_larger_plan_until_its_own_is_made(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same tokens, float weights being what they are; once for each mode of sampling."""
+    runner = GpuRunner.load(options(random_model(tmp_path / "m.gguf", quant="F32")))
+    plans, later = runner._plans, Later()
+    monkeypatch.setattr(plans, "_thread", later)
+    prompts = [rng.integers(0, 256, n).tolist() for n in (5, 17, 30)]
+    for param in (GREEDY, SamplingParams(temperature=0.8, repetition_penalty=1.3, seed=3)):
+        mode = Mode.PENALTIES if param.repetition_penalty != 1 else Mode.PLAIN
+        before = set(plans._made)
+        first = generate(runner, prompts, [param] * 3, steps=6)
+        largest = {PlanKey(64, 8, 8, True, mode), PlanKey(8, 8, 8, False, mode)}
+        assert set(plans._made) - before == largest
+        own = {PlanKey(64, 0, 4, True, mode), PlanKey(4, 4, 4, False, mode)}
+        assert set(later.work()) == own
+        assert generate(runner, prompts, [param] * 3, steps=6) == first
+        assert set(plans._made) - before == largest | own and not later.asked
+    runner.close()
+
+
+def test_plans_that_hold_all_others_are_made_beside_the_first_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a thread that ends with the runner. A plan that cannot be made is told of, and larger ones stay in use."""
+    runner = GpuRunner.load(options(random_model(tmp_path / "m.gguf", quant="F32")))
+    plans = runner._plans
+    monkeypatch.setattr(plans, "_thread", ThreadPoolExecutor(1))
+    monkeypatch.setattr(plans, "_likely", ())
+    plans.prepare_first()
+    while plans.prepare_next():
+        pass
+    assert all(asked.done() for asked in plans._asked_for.values())
+    plans.close()
+    made = {PlanKey(64, 8, 8, True, Mode.PLAIN), PlanKey(8, 8, 8, False, Mode.PLAIN)}
+    assert made <= set(plans._made)
+
+    def refuse(key: PlanKey) -> Plan:
+        raise DeviceError("no room")
+
+    later = Later()
+    monkeypatch.setattr(plans, "_thread", later)
+    monkeypatch.setattr(plans, "_make", refuse)
+    tokens = generate(runner, [[1, 2, 3], [4, 5]], [GREEDY] * 2, steps=4)
+    with caplog.at_level(logging.WARNING):
+        assert later.work()
+    assert "no room" in caplog.text
+    assert generate(runner, [[1, 2, 3], [4, 5]], [GREEDY] * 2, steps=4) == tokens
+    assert not later.asked
     runner.close()

@@ -69,7 +69,7 @@ def options(path: Path) -> WorkerOptions:
     ],
 )
 def test_k27_joined_tensors_of_every_type(
-    tmp_path: Path, rng: np.random.Generator, kind: str
+    tmp_path: Path, rng: np.random.Generator, kind: str, one_blas_thread: None
 ) -> None:
     apart, joined = apart_and_joined(tmp_path, kind, rng)
     prompt = rng.integers(0, 256, 9).tolist()

@@ -56,7 +56,7 @@ def logits(path: Path, token_ids: list[int], scaling: Scaling | None) -> np.ndar
 
 @pytest.mark.parametrize("kind", ["linear", pytest.param("yarn", marks=pytest.mark.slow)])
 def test_a_setting_gives_what_a_file_that_says_it_gives(
-    tmp_path: Path, rng: np.random.Generator, kind: Any
+    tmp_path: Path, rng: np.random.Generator, kind: Any, one_blas_thread: None
 ) -> None:
     token_ids = rng.integers(0, 500, 2 * TRAINED).tolist()
     plain = model(tmp_path / "plain.gguf")

@@ -51,6 +51,13 @@ def test_a_plan_holds_its_step_and_was_made_in_a_pause(
         assert num_sampled <= key.sampled <= max_rows
         assert key.prefill == bool(chunks) and bool(key.decode_rows) == bool(decode_rows)
         assert key in prepared, key
+        largest = buckets.largest(key)
+        assert largest.holds(key) and key.holds(key)
+        assert not key.holds(largest) or key._replace(splits=1) == largest._replace(splits=1)
+        assert largest in {*buckets.holding_all()} <= {*buckets.likely()}
+        others = [other for other in prepared if other.holds(key)]
+        assert all(other.tokens >= batch.num_tokens for other in others)
+        assert all(other.near <= key.near and other.prefill == key.prefill for other in others)
 
 
 def test_what_only_some_requests_ask_for_is_another_plan() -> None:

@@ -63,6 +63,7 @@ class Pace:
         self._alone: dict[int, float] = {}  # seconds by replies
         self._mixed: dict[tuple[int, int], float] = {}  # by replies and tokens
         self._prompts: dict[int, float] = {}  # without replies, by tokens
+        self._per_token = math.inf  # seconds, the least seen beyond what replies take
         self._saved = MOMENT  # seconds that prompts may take beyond their share
         self._rested = 0.0  # seconds of their share, since they had a step
         self._num_alone = SELDOM  # steps without them, since then
@@ -75,6 +76,9 @@ class Pace:
         replies = _power(mix.num_replies) if mix.num_replies else 0
         size = self._size(mix.num_replies + mix.num_prompt_tokens) if mix.num_prompt_tokens else 0
         key, took = (replies, size), max(mix.seconds, _CLOCK)
+        beyond = took - self._alone.get(replies, 0.0)
+        if size and beyond > 0:
+            self._per_token = min(self._per_token, beyond / mix.num_prompt_tokens)
         if key not in self._seen:
             self._seen.add(key)
         elif not replies:
@@ -139,8 +143,8 @@ class Pace:
         """Tokens of the largest step that takes no longer than `allowed` seconds; 0 where the smallest takes longer."""
         replies, size = _power(num_replies), self._smallest(num_replies)
         seconds = self._mixed.get((replies, size))
-        # One is enough to see how long it takes.
-        if seconds is None and self._num_alone < _UNDER_WAY:
+        # Where nothing is known, one is enough to see how long it takes.
+        if seconds is None and math.isinf(self._per_token) and self._num_alone < _UNDER_WAY:
             return 0
         if seconds is not None and seconds > allowed:
             self._refuse((replies, size))
@@ -162,14 +166,16 @@ class Pace:
 
     def _expected(self, num_replies: int, size: int) -> float:
         """Seconds of a step. Where it is not known: as long as replies and prompts take by themselves, or as if each
-        prompt token took what it does at half or a quarter of the size, whichever is shorter: the other may hold an
-        outlier."""
+        prompt token took what it does at half or a quarter of the size, or the least it ever took, whichever is
+        shorter: the others may hold an outlier."""
         replies = _power(num_replies)
         known = self._mixed.get((replies, size))
         if known is not None:
             return known
         alone = self._alone[replies]
-        expected = alone + self._prompts.get(size, math.inf)
+        expected = alone + min(
+            self._prompts.get(size, math.inf), self._per_token * (size - num_replies)
+        )
         for smaller in (size // 2, size // 4):
             seconds = self._mixed.get((replies, smaller))
             if seconds is not None and smaller > num_replies:

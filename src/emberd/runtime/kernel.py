@@ -82,6 +82,10 @@ class Kernel:
         self._pipeline: Any = None
 
     @property
+    def is_compiled(self) -> bool:
+        return self._pipeline is not None
+
+    @property
     def pipeline(self) -> Any:
         """Raises DeviceError where the device refuses the text."""
         self.compile()
@@ -89,7 +93,7 @@ class Kernel:
 
     def compile(self) -> None:
         """Make the pipeline, if it is not there yet. Raises DeviceError where the device refuses the text."""
-        if self._pipeline is not None:
+        if self.is_compiled:
             return
         device = self._device
         compiled = f"{self.source_digest} {sorted(self._overrides.items())}"
@@ -192,14 +196,8 @@ class Kernels:
         return Dispatch(self.of(key), dispatch.tensors, b"", dispatch.grid)
 
     def compile(self, keys: Iterable[KernelKey]) -> None:
-        """Compile these side by side, ahead of their use, which will tell what the device refuses."""
-
-        def compile_one(key: KernelKey) -> None:
-            with suppress(DeviceError):
-                self.of(key).compile()
-
-        with ThreadPoolExecutor(COMPILE_THREADS, "emberd-compile") as pool:
-            list(pool.map(compile_one, keys))
+        """Compile these ahead of their use."""
+        compile_together(map(self.of, keys))
 
     @property
     def reduce(self) -> str:
@@ -224,6 +222,19 @@ class Kernels:
                 f"{self.device.max_grid} workgroups a side"
             )
         return Dispatch(kernel, tuple(tensors), kernel.pack(params) if kernel.fields else b"", grid)
+
+
+def compile_together(kernels: Iterable[Kernel]) -> None:
+    """Compile these side by side; their use will tell what the device refuses."""
+
+    def compile_one(kernel: Kernel) -> None:
+        with suppress(DeviceError):
+            kernel.compile()
+
+    missing = {kernel for kernel in kernels if not kernel.is_compiled}
+    if missing:
+        with ThreadPoolExecutor(COMPILE_THREADS, "emberd-compile") as pool:
+            list(pool.map(compile_one, missing))
 
 
 def run_once(device: Device, dispatches: Sequence[Dispatch]) -> None:

@@ -1,18 +1,23 @@
 """Plans: the ordered dispatches of one kind of step, recorded once for each bucket and then replayed.
 
-Which plan a step runs is plan_key.py's; each one that is made while requests wait costs them up to a tenth of a
-second, so those that a busy daemon needs are made in pauses.
+Which plan a step runs is plan_key.py's; making one takes up to a tenth of a second, or a second where its kernels are
+new to the driver. So a step whose plan is not there takes a larger one, while a thread makes the one it lacked; and
+those that a busy daemon needs are made in pauses.
 """
 
 from __future__ import annotations
 
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import DeviceError
 from ..protocol import Batch
 from .decode_attention import decode_near
 from .device import Device, Tensor
@@ -26,6 +31,8 @@ from .sampler import Mode, Sampler
 from .scratch import first_rows
 from .transformer import Shape, Transformer
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -36,7 +43,8 @@ class Plan:
 
 
 class Plans:
-    """The recorded plans of one loaded model, made when first needed."""
+    """The recorded plans of one loaded model, made when first needed: on a GPU by a thread beside the steps. A software
+    adapter would compile with the cores that run the steps."""
 
     def __init__(
         self,
@@ -60,6 +68,10 @@ class Plans:
         words = self._logprobs_at + max_rows * COLUMNS
         self._output = device.empty((words,), "i32", "sampled tokens")
         self._made: dict[PlanKey, Plan] = {}
+        self._making = Lock()
+        self._asked_for: dict[PlanKey, Future[None]] = {}
+        software = device.info.is_software
+        self._thread = None if software else ThreadPoolExecutor(1, "emberd-plans")
         kv_heads = transformer.weights.spec.num_kv_heads
         near = partial(decode_near, device, num_kv_heads=kv_heads)
         self._buckets = Buckets(max_tokens, max_rows, transformer.decode_splits, near)
@@ -78,16 +90,32 @@ class Plans:
         return found[: rows * COLUMNS].reshape(rows, COLUMNS)
 
     def for_step(self, batch: Batch, num_sampled: int, mode: Mode) -> Plan:
-        """The smallest plan that holds such a step."""
-        return self.get(self._buckets.key(batch, num_sampled, mode))
+        """The smallest plan that holds such a step and is there; where there is none, one is made that will hold all
+        like it."""
+        key = self._buckets.key(batch, num_sampled, mode)
+        plan = self._made.get(key)
+        if plan is not None or self._thread is None:
+            return plan or self.get(key)
+        larger = [made for made in self._made.copy() if made.holds(key)]
+        plan = self.get(min(larger, default=self._buckets.largest(key)))
+        self._ask_for(key)
+        return plan
 
     def prepare_first(self) -> None:
-        """Make the plans that nearly every user needs first: one sequence's prefill and decode."""
+        """Make the plans that nearly every user needs first: one sequence's prefill and decode. Those that hold all
+        others are on their way."""
         for key in self._buckets.first(self._transformer.weights.spec.context_length):
             self.get(key)
+        for key in self._buckets.holding_all():
+            self._ask_for(key)
 
     def prepare_next(self) -> bool:
-        """Make one more plan of those that many sequences at once need; False: there are all of them."""
+        """Wait for one that steps have lacked, or make one more plan of those that many sequences at once need; False:
+        there are all of them."""
+        for asked in self._asked_for.values():
+            if not asked.done():
+                asked.result()
+                return True
         key = next((key for key in self._likely if key not in self._made), None)
         if key is not None:
             self.get(key)
@@ -95,8 +123,25 @@ class Plans:
 
     def get(self, key: PlanKey) -> Plan:
         if key not in self._made:
-            self._made[key] = self._make(key)
+            with self._making:
+                if key not in self._made:
+                    self._made[key] = self._make(key)
         return self._made[key]
+
+    def close(self) -> None:
+        """Return when no plan is being made."""
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+
+    def _ask_for(self, key: PlanKey) -> None:
+        if self._thread is not None and key not in self._asked_for:
+            self._asked_for[key] = self._thread.submit(self._get_beside, key)
+
+    def _get_beside(self, key: PlanKey) -> None:
+        try:
+            self.get(key)
+        except DeviceError as error:
+            logger.warning("no plan for %s, larger ones stay in use: %s", key, error)
 
     def _make(self, key: PlanKey) -> Plan:
         tiles = self._num_tiles(key.tokens) if key.prefill else 0

@@ -31,6 +31,16 @@ class PlanKey(NamedTuple):
     splits: int = 1  # workgroups that may share a decode row's context
     near: bool = False  # many decode rows alone, of short contexts
 
+    def holds(self, other: PlanKey) -> bool:
+        """Whether every step of the other's can be run, if slower."""
+        return (
+            (self.prefill, self.mode) == (other.prefill, other.mode)
+            and self.tokens >= other.tokens
+            and self.decode_rows >= other.decode_rows
+            and self.sampled >= other.sampled
+            and self.near <= other.near
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
@@ -67,6 +77,17 @@ class Buckets:
         lengths = {min(length, context_length) for length in (1, 1024, 1 << 30)}
         for splits in {self.decode_splits(1, length) for length in lengths}:
             yield PlanKey(1, 1, 1, False, Mode.PLAIN, splits)
+
+    def largest(self, like: PlanKey) -> PlanKey:
+        """The one that holds all with prompts in them, or all without, of the same mode."""
+        tokens, rows = self.max_tokens if like.prefill else self.max_rows, self.max_rows
+        splits = self.decode_splits(rows, 1)
+        return PlanKey(tokens, rows, rows, like.prefill, like.mode, splits)
+
+    def holding_all(self) -> Iterator[PlanKey]:
+        """Which hold every step without what only some requests ask for."""
+        for prefill in (True, False):
+            yield self.largest(PlanKey(1, 1, 1, prefill, Mode.PLAIN))
 
     def likely(self) -> Iterator[PlanKey]:
         """Of many sequences, without what only some requests ask for: decode of every size at a short context,

@@ -24,7 +24,7 @@ from wgpu.backends.wgpu_native import ffi, lib
 
 from ..errors import DeviceError
 from .device import UNIFORM, Device, Tensor
-from .kernel import Dispatch
+from .kernel import Dispatch, compile_together
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,7 @@ def record(
     device: Device, dispatches: Sequence[Dispatch], output: Tensor, read_back: bool = True
 ) -> Recording:
     """Make the bind groups of a plan. All parameters go into one uniform buffer."""
+    compile_together(dispatch.kernel for dispatch in dispatches)
     align = max(16, device.limits["min-uniform-buffer-offset-alignment"])
     offsets, data = [], bytearray()
     for dispatch in dispatches:

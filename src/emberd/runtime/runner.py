@@ -325,6 +325,7 @@ class GpuRunner:
         self._copies.write(blocks, data)
 
     def close(self) -> None:
+        self._plans.close()
         self._replayer.close()
         if not self._lent:
             self._device.close()

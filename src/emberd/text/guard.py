@@ -8,6 +8,7 @@ of the prompt are the caller's. Knows the names, nothing of templates or ids.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,34 +23,33 @@ class ControlGuard:
     """The names of a vocabulary's control tokens, ready to be looked for."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        names = sorted(set(names))
-        self._index = NameIndex(names)
-        self._longest = max(map(len, names), default=0)
-        self._all = "\0".join(names)
-        self._heads = {name[:i] for name in names for i in range(1, len(name))}
-        self._tails = {name[i:] for name in names for i in range(1, len(name))}
+        self._names = sorted(set(names))
+        self._backwards = sorted(name[::-1] for name in self._names)
+        self._index = NameIndex(self._names)
+        self._longest = max(map(len, self._names), default=0)
+        self._all = "\0".join(self._names)
 
-    def present(self, texts: Iterable[str]) -> list[str]:
+    def present(self, texts: Iterable[str]) -> NameIndex:
         """Those names that occur somewhere in `texts`."""
-        return self._index.present("\0".join(texts))
+        return NameIndex(self._index.present("\0".join(texts)))
 
-    def places(self, text: str, names: Sequence[str], *, whole_only: bool = False) -> set[int]:
+    def places(self, text: str, names: NameIndex, *, whole_only: bool = False) -> set[int]:
         """Places in `text` that no control token may cover: one in each of the `names`, and, unless
         `whole_only`, one in each beginning, middle or end of a name with which `text` could complete one
         that a template wrote around it. Plain words are left alone there: templates make tags of them.
         """
         spans = []
-        for name in names:
-            start = text.find(name)
+        for name, found in names.present(text).items():
+            start = found.after(0)
             while start >= 0:
                 spans.append((start, start + len(name)))
-                start = text.find(name, start + 1)
+                start = found.after(start + 1)
         if not whole_only:
             count = len(text)
             for length in range(1, min(count, self._longest - 1) + 1):
-                if text[-length:] in self._heads:
+                if _begins(text[-length:], self._names):
                     spans.append((count - length, count))
-                if text[:length] in self._tails:
+                if _begins(text[length - 1 :: -1], self._backwards):
                     spans.append((0, length))
             if 0 < count < self._longest and text in self._all:
                 spans.append((0, count))
@@ -120,6 +120,12 @@ class Guarded:
         for place in places:
             characters[place] = chr(ord(text[place]) + self._plane)
         return "".join(characters)
+
+
+def _begins(text: str, names: Sequence[str]) -> bool:
+    """Whether one of the sorted `names` begins with `text` and is longer."""
+    index = bisect_right(names, text)
+    return index < len(names) and names[index].startswith(text)
 
 
 def _free_plane(text: str) -> int | None:

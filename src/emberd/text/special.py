@@ -5,7 +5,12 @@ Splits text into ids and the stretches between them. Knows nothing of what the s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping
+
+_BEGINNING = 4  # characters
+_STEP = 256
+"""Characters that are searched for a name in the time that one place is looked at."""
 
 _SPACES = tuple(" \t\n\v\f\r")
 
@@ -15,19 +20,55 @@ class NameIndex:
     6,000 of the kind `<unused7>`), and a group is looked at where its beginning occurs."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._groups: dict[str, list[str]] = {}
+        groups: dict[str, list[str]] = {}
         for name in names:
             if name:
-                self._groups.setdefault(name[:4], []).append(name)
+                groups.setdefault(name[:_BEGINNING], []).append(name)
+        self._groups = {beginning: _Group(beginning, names) for beginning, names in groups.items()}
 
-    def present(self, text: str) -> list[str]:
-        return [
-            name
-            for beginning, names in self._groups.items()
-            if beginning in text
-            for name in names
-            if name in text
-        ]
+    def present(self, text: str) -> dict[str, Places]:
+        found: dict[str, Places] = {}
+        for beginning, group in self._groups.items():
+            if beginning in text:
+                found |= group.present(text)
+        return found
+
+
+class Places:
+    """Where one name is in a text."""
+
+    def __init__(self, text: str, name: str, known: list[int] | None) -> None:
+        self._text = text
+        self._name = name
+        self._known = known  # all places; None: they have to be looked for
+
+    def after(self, start: int) -> int:
+        """The first one from `start` on, -1 if there is none."""
+        if self._known is None:
+            return self._text.find(self._name, start)
+        index = bisect_left(self._known, start)
+        return self._known[index] if index < len(self._known) else -1
+
+
+class _Group:
+    def __init__(self, beginning: str, names: list[str]) -> None:
+        self._beginning = beginning
+        self._names = dict.fromkeys(names)
+        self._lengths = sorted({len(name) for name in names})
+
+    def present(self, text: str) -> dict[str, Places]:
+        steps = text.count(self._beginning) * len(self._lengths) * _STEP
+        if steps > len(text) * len(self._names):
+            return {name: Places(text, name, None) for name in self._names if name in text}
+        found: dict[str, list[int]] = {}
+        at = text.find(self._beginning)
+        while at >= 0:
+            for length in self._lengths:
+                name = text[at : at + length]
+                if len(name) == length and name in self._names:
+                    found.setdefault(name, []).append(at)
+            at = text.find(self._beginning, at + 1)
+        return {name: Places(text, name, found[name]) for name in self._names if name in found}
 
 
 class SpecialTokens:
@@ -54,43 +95,35 @@ class SpecialTokens:
     ) -> list[str | int]:
         """Ids and the text between them, in order. A control token that covers one of the places in
         `protected` (indices into `text`) stays text."""
-        pieces: list[tuple[int, str | int]] = [(0, text)] if text else []
         present = (self._all if control else self._always).present(text)
+        taken = bytearray(len(text))  # 1 where a token was found
+        found: list[tuple[int, int, int]] = []  # start, end, id
         for token in sorted(present, key=_longest_first):
+            places = present[token]
             guarded = protected if token in self._control else ()
-            strip = token in self._strip_behind
-            pieces = [
-                piece
-                for start, part in pieces
-                for piece in (
-                    [(start, part)]
-                    if isinstance(part, int)
-                    else _cut(start, part, token, self._ids[token], guarded, strip)
-                )
-            ]
-        return [part for _, part in pieces]
-
-
-def _cut(
-    start: int, text: str, token: str, token_id: int, guarded: Collection[int], strip: bool
-) -> Iterator[tuple[int, str | int]]:
-    """A stretch of text that begins at `start` of the whole, cut at each occurrence of one token."""
-    done = 0
-    at = text.find(token)
-    while at >= 0:
-        end = at + len(token)
-        if guarded and any(start + place in guarded for place in range(at, end)):
-            at = text.find(token, at + 1)
-            continue
-        if at > done:
-            yield start + done, text[done:at]
-        yield start + at, token_id
-        while strip and text[end : end + 1] in _SPACES:
-            end += 1
-        done = end
-        at = text.find(token, end)
-    if done < len(text):
-        yield start + done, text[done:]
+            at = places.after(0)
+            while at >= 0:
+                end = at + len(token)
+                if (last := taken.rfind(1, at, end)) >= 0:
+                    free = taken.find(0, last + 1)
+                    at = places.after(free) if free >= 0 else -1
+                elif guarded and any(place in guarded for place in range(at, end)):
+                    at = places.after(at + 1)
+                else:
+                    if token in self._strip_behind:
+                        while text[end : end + 1] in _SPACES and not taken[end]:
+                            end += 1
+                    taken[at:end] = bytes([1]) * (end - at)
+                    found.append((at, end, self._ids[token]))
+                    at = places.after(end)
+        pieces: list[str | int] = []
+        done = 0
+        for start, end, token_id in sorted(found):
+            if start > done:
+                pieces.append(text[done:start])
+            pieces.append(token_id)
+            done = end
+        return [*pieces, text[done:]] if done < len(text) else pieces
 
 
 def _longest_first(token: str) -> int:

@@ -17,6 +17,7 @@ from ..errors import ModelFileError, NotSupportedError
 from .fill import FILL_NAMES
 from .pretokenizers import PRETOKENIZERS, Pretokenizer
 
+MAX_TOKEN = 4096  # characters
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 TURN_END_NAMES = (
@@ -92,6 +93,10 @@ class Vocabulary:
         tokens = [token or f"[EMPTY_{index}]" for index, token in enumerate(keys.strings("tokens"))]
         if not tokens:
             raise ModelFileError("tokenizer.ggml.tokens is empty: the file has no vocabulary.")
+        if (longest := max(map(len, tokens))) > MAX_TOKEN:
+            raise ModelFileError(
+                f"tokenizer.ggml.tokens holds a token of {longest} characters; at most {MAX_TOKEN} are allowed."
+            )
         types = keys.numbers("token_type", len(tokens), NORMAL)
         scores = keys.numbers("scores", len(tokens), 0.0)
         ids = {token: index for index, token in enumerate(tokens)}

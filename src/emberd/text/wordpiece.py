@@ -35,7 +35,7 @@ class WordPieceEncoder:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._ids = vocabulary.ids
         self._unknown = [] if vocabulary.unk_id is None else [vocabulary.unk_id]
-        self._longest = max(map(len, vocabulary.tokens))
+        self._lengths = sorted({len(token) for token in vocabulary.tokens}, reverse=True)
         self._lowercase = vocabulary.lowercase
         self._strip_accents = vocabulary.strip_accents
         self._word_ids = lru_cache(_WORD_CACHE)(self._cut)
@@ -50,11 +50,11 @@ class WordPieceEncoder:
     def _cut(self, word: str) -> list[int]:
         word, at, found = _WORD_START + word, 0, list[int]()
         while at < len(word):
-            for end in range(min(len(word), at + self._longest), at, -1):
-                token_id = self._ids.get(word[at:end])
-                if token_id is not None:
+            for length in self._lengths:
+                token_id = self._ids.get(word[at : at + length])
+                if token_id is not None and at + length <= len(word):
                     found.append(token_id)
-                    at = end
+                    at += length
                     break
             else:
                 return self._unknown
