@@ -2,6 +2,7 @@
 //
 // Tensors, params, grid and result are attention_decode's. HEAD_DIM is a multiple of 8, rope_dim one of 16.
 // HEAD_DIM, HALVES, BLOCK_SIZE, SPLIT_TOKENS, WG, SUBGROUP, PARTS (HEAD_DIM / 8 rounded up to a power of two): const
+// WHOLE (no window, one split) const: keys begin at 0, so that finding their blocks waits for no length
 //
 // PARTS lanes share a key, eight dims of 16 bytes each, so that neighbouring lanes read neighbouring bytes. Each such
 // group walks keys of its own and keeps its own maximum: values are read together with keys, and nothing waits for
@@ -145,8 +146,9 @@ fn attention_decode_subgroups(
   let v_at = (row * params.v_width + params.v_column + kv_head * HEAD_DIM) / 4u + 2u * place;
   let projected_value = Eight(v[v_at], v[v_at + 1u]);
   let share = share_of(group.x, context);
-  let begin_row = slot_row(row, share.begin, kv_head);
-  let first_rows = rows_of(row, share.begin + own, kv_head);
+  let begin = select(share.begin, 0u, WHOLE);
+  let begin_row = slot_row(row, begin, kv_head);
+  let first_rows = rows_of(row, begin + own, kv_head);
   if (row >= rows || group.x >= share.live) { return; }
 
   let newest = context - 1u;
@@ -154,7 +156,7 @@ fn attention_decode_subgroups(
   let end = min(share.end, newest); // of the keys that the cache holds
   let some = vec4<u32>(octet_at(begin_row, place));
   let apart = vec4<u32>(0u, GROUPS, 2u * GROUPS, 3u * GROUPS);
-  let key_rows = select(some, first_rows + vec4<u32>(octet_at(0u, place)), vec4<u32>(share.begin + own) + apart < vec4<u32>(end));
+  let key_rows = select(some, first_rows + vec4<u32>(octet_at(0u, place)), vec4<u32>(begin + own) + apart < vec4<u32>(end));
   var keys = load_keys(key_rows, place);
   var values = load_values(key_rows, place);
 
@@ -180,7 +182,7 @@ fn attention_decode_subgroups(
     }
   }
 
-  for (var tile = share.begin; tile < end; tile += 4u * GROUPS) {
+  for (var tile = begin; tile < end; tile += 4u * GROUPS) {
     let key = vec4<u32>(tile + own) + apart;
     let more = tile + 4u * GROUPS < end;
     var next = vec4<u32>();
