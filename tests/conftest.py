@@ -180,7 +180,7 @@ def _share(device: Device, patch: pytest.MonkeyPatch) -> None:
     """Runners of this process are given that device, so that each kernel is compiled once: on software Vulkan
     compiling is what most tests' time would go to. Not where a test's settings make another device of it."""
     from emberd.runtime import device as devices
-    from emberd.runtime import encoder, runner
+    from emberd.runtime import runner, text_runner
 
     really_open = devices.open_device
 
@@ -193,7 +193,7 @@ def _share(device: Device, patch: pytest.MonkeyPatch) -> None:
         lent.close = lambda: None  # type: ignore[method-assign]
         return lent
 
-    for module in (devices, encoder, runner):
+    for module in (devices, text_runner, runner):
         patch.setattr(module, "open_device", opened)
 
 

@@ -24,7 +24,7 @@ from emberd.runtime.bidirectional import allocate_bidirectional
 from emberd.runtime.buffers import allocate
 from emberd.runtime.counting import CountingDevice
 from emberd.runtime.device import AdapterInfo
-from emberd.runtime.encoder import MIN_TOKENS, allocate_encoder
+from emberd.runtime.encoder import allocate_encoder
 from emberd.runtime.kernel import Dispatch, KernelKey, Kernels
 from emberd.runtime.linear import LinearTable, Tile, candidates, default_table
 from emberd.runtime.model import load_weights
@@ -32,6 +32,7 @@ from emberd.runtime.plan_key import PlanKey
 from emberd.runtime.products import Product
 from emberd.runtime.sampler import Mode
 from emberd.runtime.scratch import bucket
+from emberd.runtime.text_runner import MIN_TOKENS
 from emberd.runtime.tune import jobs_of
 from emberd.verify import loading, tiles
 from emberd.verify.bench import Workbench
@@ -143,10 +144,10 @@ def make_plans(
 def make_calls(device: PretendedDevice, path: Path, max_tokens: int) -> None:
     """Every pass that an encoder may record."""
     model = open_encoder(path)
-    encoder = allocate_encoder(device, model, max_tokens)
+    parts = allocate_encoder(device, model, max_tokens)
     for rows in {bucket(tokens, MIN_TOKENS) for tokens in range(1, max_tokens)} | {max_tokens}:
-        plan.record(device, encoder.body(rows), encoder.scratch.hidden)
-    encoder.weights.uploads.drop()
+        plan.record(device, parts.call(rows).steps, parts.output)
+    parts.weights.uploads.drop()
     model.close()
 
 
@@ -155,8 +156,8 @@ def make_whole_text_calls(device: PretendedDevice, path: Path, max_tokens: int) 
     model = open_bidirectional(path)
     parts = allocate_bidirectional(device, model, model.spec.context_length, max_tokens)
     for rows in {bucket(tokens, MIN_TOKENS) for tokens in range(1, max_tokens)} | {max_tokens}:
-        plan.record(device, parts.steps(parts.inputs(rows), rows), parts.output)
-    parts.transformer.weights.uploads.drop()
+        plan.record(device, parts.call(rows).steps, parts.output)
+    parts.weights.uploads.drop()
     model.close()
 
 

@@ -259,6 +259,16 @@ def test_a_scale_that_leaves_nothing_of_positions_is_refused(path: Path) -> None
     assert open_model(random_model(path, metadata=metadata)).spec.layers[0].rope_scale == 0.5
 
 
+def test_queries_grow_beyond_the_trained_context_where_no_other_is_told(path: Path) -> None:
+    metadata = {
+        "mistral3.attention.temperature_scale": 0.1,
+        "mistral3.context_length": 96,
+        "mistral3.rope.scaling.original_context_length": None,
+    }
+    temperature = open_model(random_model(path, "mistral3", metadata=metadata)).spec.temperature
+    assert temperature is not None and temperature.length == 96
+
+
 def test_dense_architectures_refuse_experts(path: Path) -> None:
     message = refusal(path, "qwen3", metadata={"qwen3.expert_count": 8})
     assert "'qwen3.expert_count' is 8; mixtures of experts are not supported" in message

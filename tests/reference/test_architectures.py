@@ -13,6 +13,7 @@ from emberd.gguf.architectures import ARCHITECTURES
 from emberd.protocol import WorkerOptions
 from emberd.reference.runner import CpuRunner
 from oracle import expected_logprobs
+from tiny_gguf import random_model
 
 LENGTHS = (1, 2, 17, 40, 90)
 CONTEXT = 256
@@ -59,7 +60,27 @@ LARGE_HEADS = Sizes(heads=3, kv_heads=1, head_dim=320)
 def test_logprobs_equal_llama_cpp_s(
     name: str, sizes: Sizes, tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    path = architecture_model(tmp_path / "m.gguf", name, sizes=sizes)
+    check(architecture_model(tmp_path / "m.gguf", name, sizes=sizes), rng)
+
+
+@pytest.mark.slow
+def test_products_side_by_side_may_have_biases_in_part(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    biases = {"blk.0.attn_q": 256, "blk.1.attn_k": 128, "blk.1.attn_v": 128}
+    vectors = {f"{name}.bias": rng.normal(0, 1, n).astype(np.float32) for name, n in biases.items()}
+    check(random_model(tmp_path / "m.gguf", tensors=vectors), rng)
+
+
+@pytest.mark.slow
+def test_yarn_has_no_second_factor_of_attention(tmp_path: Path, rng: np.random.Generator) -> None:
+    """The converter writes the maker's, and llama.cpp takes the one that follows from the scale."""
+    metadata = {f"llama.{key}": value for key, value in CASES["llama, YaRN"].items()}
+    metadata["llama.rope.scaling.yarn_attn_factor"] = 1.3
+    check(random_model(tmp_path / "m.gguf", metadata=metadata), rng)
+
+
+def check(path: Path, rng: np.random.Generator) -> None:
     ids = rng.integers(0, 256, max(LENGTHS)).tolist()
     expected = expected_logprobs(path, ids, LENGTHS, context=CONTEXT)
     runner = CpuRunner.load(WorkerOptions(str(path), "cpu", context_length=CONTEXT))

@@ -20,11 +20,12 @@ from emberd.protocol import WorkerOptions
 from emberd.runtime import estimate as runtime_estimate
 from emberd.runtime.counting import CountingDevice
 from emberd.runtime.device import Device
-from emberd.runtime.encoder import GpuEncoder, encoder_sizes
+from emberd.runtime.encoder import GpuEncoder
 from emberd.runtime.estimate import estimate
 from emberd.runtime.model import load_weights
 from emberd.runtime.runner import GpuRunner
 from emberd.runtime.scratch import Scratch, widest_row
+from emberd.runtime.text_runner import encoder_sizes
 from made_up_gpu import made_up_gpu
 from shape_files import LLAMA_1B, LLAMA_8B, shape_file
 from tiny_bidirectional import bidirectional_model

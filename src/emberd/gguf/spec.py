@@ -140,7 +140,7 @@ def load_spec(file: GGUFFile) -> ModelSpec:
         logit_scale=1.0 / _multiplier(keys, architecture, "logit_scale", 1.0),
         whole_qk_norm=architecture.whole_qk_norm,
         experts=experts,
-        temperature=_temperature(keys, architecture),
+        temperature=_temperature(keys, architecture, original_context),
         gated=architecture.gated,
         parallel=architecture.parallel,
     )
@@ -281,7 +281,6 @@ def _rope_magnitude(keys: Keys, yarn: Yarn | None) -> float:
     magnitude = keys.number("rope.scaling.attn_factor", most=MAX_FACTOR, default=1.0)
     if yarn is None:
         return magnitude
-    magnitude *= keys.number("rope.scaling.yarn_attn_factor", most=MAX_FACTOR, default=1.0)
     growth = 0.1 * math.log(max(1.0, _rope_scale(keys)))
     magnitude *= 1 + growth
     if keys.scalar("rope.scaling.yarn_log_multiplier") not in (None, 0):
@@ -289,14 +288,15 @@ def _rope_magnitude(keys: Keys, yarn: Yarn | None) -> float:
     return magnitude
 
 
-def _temperature(keys: Keys, architecture: Architecture) -> Temperature | None:
+def _temperature(
+    keys: Keys, architecture: Architecture, original_context: int
+) -> Temperature | None:
     if keys.scalar("attention.temperature_scale") in (None, 0):
         return None
     if not architecture.tempered:
         keys.off("attention.temperature_scale", 0, "a temperature of attention is")
     return Temperature(
-        keys.number("attention.temperature_scale", most=MAX_FACTOR),
-        keys.count("rope.scaling.original_context_length", most=MAX_CONTEXT),
+        keys.number("attention.temperature_scale", most=MAX_FACTOR), original_context
     )
 
 

@@ -5,15 +5,12 @@ The cpu device of encoders, and the truth that GPU runs of them are checked agai
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-import psutil
 
-from emberd.errors import ModelLoadError
 from emberd.gguf.encoder import (
     EncoderFile,
     EncoderLayerTensors,
@@ -22,11 +19,10 @@ from emberd.gguf.encoder import (
     NormTensors,
     open_encoder,
 )
-from emberd.hardware import num_cores
-from emberd.protocol import WorkerInfo, WorkerOptions
 
 from .encoder_ops import attention_encoder, gelu, layer_norm_add
 from .ops import F32, I32, matmul
+from .text_runner import TextRunner, positions_of
 from .threads import BlasThreads
 from .weights import Decoder, check_memory
 
@@ -66,68 +62,21 @@ class EncoderWeights:
     nbytes: int
 
 
-class CpuEncoder:
-    """Implements `protocol.EncoderRunner`."""
+class CpuEncoder(TextRunner):
+    """An encoder with BERT's block."""
 
-    dense: F32 | None = None
+    open = staticmethod(open_encoder)
 
-    def __init__(self, weights: EncoderWeights, options: WorkerOptions) -> None:
-        self.weights = weights
-        self.context_length = min(
-            options.context_length or weights.spec.context_length, weights.spec.context_length
-        )
-        self._verification = options.verification
-        self.max_batch_tokens = max(options.max_batch_tokens, self.context_length)
-        self._load_seconds = 0.0
+    def read(self, model: EncoderFile, progress: Callable[[float], None] | None) -> None:
+        self.weights = load_encoder_weights(model, progress)
+        layers = self.weights.layers
         self._threads = BlasThreads(
-            [w.weight for layer in weights.layers for w in (layer.qkv, layer.o, layer.up)]
-        )
-
-    @classmethod
-    def load(
-        cls, options: WorkerOptions, progress: Callable[[float], None] | None = None
-    ) -> CpuEncoder:
-        """Read, check and decode the model file; `progress` gets the share done, 0 to 1.
-
-        Raises `ModelFileError` for a bad file, `ModelLoadError` where memory does not suffice.
-        """
-        start = time.perf_counter()
-        model = open_encoder(options.model_path)
-        try:
-            encoder = cls(load_encoder_weights(model, progress), options)
-        except MemoryError as error:
-            raise ModelLoadError(f"{model.file.name}: out of memory while loading") from error
-        finally:
-            model.close()
-        encoder._load_seconds = time.perf_counter() - start
-        return encoder
-
-    def info(self) -> WorkerInfo:
-        return WorkerInfo(
-            device=f"CPU (NumPy, {num_cores()} cores)",
-            device_kind="cpu",
-            context_length=self.context_length,
-            num_blocks=0,
-            block_size=0,
-            max_sequences=self.max_batch_tokens,
-            weight_bytes=self.weights.nbytes,
-            kv_bytes=0,
-            load_seconds=self._load_seconds,
-            verification=self._verification,
-            device_memory=psutil.virtual_memory().total,
-            tier="cpu",
-            kv_type="",
-            max_batch_tokens=self.max_batch_tokens,
+            [w.weight for layer in layers for w in (layer.qkv, layer.o, layer.up)]
         )
 
     def hidden_states(self, token_ids: I32, query_start: I32) -> F32:
-        """See `protocol.EncoderRunner`."""
         with self._threads.limit(prefill=True):
             return encode(self.weights, token_ids, query_start)
-
-    def close(self) -> None:
-        """Let the weights go; the runner is not used after."""
-        del self.weights
 
 
 def encode(weights: EncoderWeights, token_ids: I32, query_start: I32) -> F32:
@@ -151,11 +100,6 @@ def encode(weights: EncoderWeights, token_ids: I32, query_start: I32) -> F32:
         y = layer.down(gelu(layer.up(x)))
         x = layer_norm_add(y, x, norm.weight, norm.bias, spec.norm_eps)
     return x
-
-
-def positions_of(query_start: I32) -> I32:
-    """The position (T,) of each token in its own text."""
-    return np.concatenate([np.arange(n, dtype=np.int32) for n in np.diff(query_start)])
 
 
 def encoder_weight_bytes(model: EncoderFile) -> int:

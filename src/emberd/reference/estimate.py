@@ -19,11 +19,11 @@ from emberd.gguf.spec import open_any
 from emberd.hardware import DEVICE_SHARE, blas_bytes, num_cores
 from emberd.protocol import WorkerOptions
 
-from .bidirectional import call_sizes
 from .encoder import encoder_weight_bytes
 from .kv_cache import BLOCK_SIZE, DEFAULT_CONTEXT, cache_kind, kv_types, plan_cache, token_bytes
 from .ops import MAX_SCORES
 from .runner import step_tokens
+from .text_runner import call_sizes
 from .weights import weight_bytes
 
 

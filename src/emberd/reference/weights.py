@@ -144,7 +144,9 @@ def _load_layer(decode: Decoder, layer: LayerTensors) -> Layer:
     return Layer(
         attention_norm=decode.optional(layer.attention_norm),
         qkv=decode(layer.q, layer.k, layer.v),
-        qkv_bias=decode.joined(layer.q_bias, layer.k_bias, layer.v_bias),
+        qkv_bias=decode.biases(
+            (layer.q_bias, layer.q), (layer.k_bias, layer.k), (layer.v_bias, layer.v)
+        ),
         q_norm=decode.optional(layer.q_norm),
         k_norm=decode.optional(layer.k_norm),
         o=decode(layer.o),
@@ -206,6 +208,16 @@ class Decoder:
 
     def optional(self, info: TensorInfo | None) -> F32 | None:
         return None if info is None else self.vector(info)
+
+    def biases(self, *pairs: tuple[TensorInfo | None, TensorInfo]) -> F32 | None:
+        """Biases of these matrices, one behind the other; those that are None are 0. None where all are."""
+        if all(bias is None for bias, _ in pairs):
+            return None
+        found = [
+            np.zeros(matrix.shape[0], np.float32) if bias is None else self.vector(bias)
+            for bias, matrix in pairs
+        ]
+        return np.concatenate(found)
 
     def joined(self, *infos: TensorInfo | None) -> F32 | None:
         """The vectors one behind the other, without those that are None; None where all are."""

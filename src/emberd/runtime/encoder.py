@@ -1,31 +1,22 @@
-"""GpuEncoder: whole texts in, their tokens' states out, on a WebGPU device. Implements `protocol.EncoderRunner`.
-
-The forward pass is a list of dispatches, recorded once for each bucket of tokens. Knows token ids, no text.
-"""
+"""GpuEncoder: an encoder with BERT's block on a WebGPU device."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..gguf.encoder import EncoderFile, EncoderSpec, open_encoder
-from ..gguf.model import ModelFile
-from ..hardware import gpu_tier
-from ..protocol import FloatArray, IntArray, WorkerInfo, WorkerOptions
+from ..protocol import IntArray, WorkerOptions
 from . import encoder_ops, linear, ops
 from .activations import QuantizedActivations, activations, padded
-from .device import Device, Tensor, open_device
-from .device_memory import device_memory
+from .device import Device, Tensor
 from .encoder_weights import EncoderWeights, Norm, load_encoder_weights
 from .kernel import Dispatch, Kernels
 from .model import Projection
-from .replay import Recording, make_replayer, record
-from .scratch import bucket, first_rows, wide_attended, widest_row
-
-MIN_TOKENS = 16
+from .scratch import first_rows, wide_attended
+from .text_runner import Call, TextRunner
 
 
 class EncoderInputs:
@@ -90,6 +81,15 @@ class Encoder:
     weights: EncoderWeights
     scratch: Scratch
     inputs: EncoderInputs
+
+    @property
+    def output(self) -> Tensor:
+        """(max_tokens, hidden and zeros): the states."""
+        return self.scratch.hidden
+
+    def call(self, rows: int) -> Call:
+        """The forward pass of up to `rows` tokens, into `output`."""
+        return Call(self.inputs.tensor, self.inputs.fill, self.body(rows))
 
     def body(self, rows: int) -> list[Dispatch]:
         """Embedding and all layers for up to `rows` tokens; leaves the states in `scratch.hidden`."""
@@ -199,21 +199,6 @@ class Encoder:
         return steps
 
 
-def encoder_sizes(
-    device: Device, model: EncoderFile | ModelFile, options: WorkerOptions
-) -> tuple[int, int]:
-    """(tokens that a text may hold, tokens of the largest call: a text is never cut). Where one binding holds the
-    activations of fewer, or a grid is of fewer, so many, unless a context was asked for by name."""
-    spec = model.spec
-    if isinstance(spec, EncoderSpec):
-        widest = max(3 * spec.hidden_size, padded(spec.hidden_size), padded(spec.ffn_size))
-    else:
-        widest = widest_row(spec)
-    most = min(device.max_grid, max(1, device.max_binding_bytes // (4 * widest)))
-    context = min(options.context_length or min(spec.context_length, most), spec.context_length)
-    return context, max(context, min(options.max_batch_tokens, most))
-
-
 def allocate_encoder(
     device: Device,
     model: EncoderFile,
@@ -232,93 +217,16 @@ def allocate_encoder(
     )
 
 
-class GpuEncoder:
-    """One encoder on one device."""
+class GpuEncoder(TextRunner):
+    """An encoder with BERT's block on a device."""
 
-    dense: FloatArray | None = None
+    open = staticmethod(open_encoder)
 
-    def __init__(
+    def allocate(
         self,
-        device: Device,
         model: EncoderFile,
         options: WorkerOptions,
-        progress: Callable[[float], None] | None = None,
-        kernels: Kernels | None = None,
-    ) -> None:
-        started, before = time.monotonic(), device.allocated_bytes
-        self.context_length, self.max_batch_tokens = encoder_sizes(device, model, options)
-        self._device, self._model = device, model
-        self._encoder = allocate_encoder(device, model, self.max_batch_tokens, progress, kernels)
-        weights = self._encoder.weights
-        self._recordings: dict[int, Recording] = {}
-        self._recording(self.max_batch_tokens)
-        weights.uploads.wait()
-        memory = device_memory(device.info)
-        output_bytes = self._encoder.scratch.hidden.nbytes
-        self._replayer = make_replayer(device, output_bytes, depth=1)
-        self._info = WorkerInfo(
-            device=device.name,
-            device_kind="gpu",
-            context_length=self.context_length,
-            num_blocks=0,
-            block_size=0,
-            max_sequences=self.max_batch_tokens,
-            weight_bytes=weights.nbytes,
-            kv_bytes=0,
-            load_seconds=time.monotonic() - started,
-            verification=options.verification,
-            scratch_bytes=device.allocated_bytes - before - weights.nbytes,
-            device_memory=memory,
-            tier=gpu_tier(device.info.kind, memory),
-            kv_type="",
-            max_batch_tokens=self.max_batch_tokens,
-        )
-
-    @classmethod
-    def load(
-        cls,
-        options: WorkerOptions,
-        progress: Callable[[float], None] | None = None,
-        kernels: Kernels | None = None,
-    ) -> GpuEncoder:
-        """Open the file and the device (or take that of `kernels`), upload the weights.
-
-        Raises ModelFileError for the file, DeviceError for the device.
-        """
-        model = open_encoder(options.model_path)
-        if kernels is None:
-            kernels = Kernels(open_device("gpu" if options.device == "auto" else options.device))
-        return cls(kernels.device, model, options, progress, kernels)
-
-    @property
-    def kernels(self) -> Kernels:
-        return self._encoder.kernels
-
-    def heartbeat(self) -> None:
-        """Find out while idle whether the device is still there."""
-        self._device.touch()
-
-    def info(self) -> WorkerInfo:
-        return self._info
-
-    def hidden_states(self, token_ids: IntArray, query_start: IntArray) -> FloatArray:
-        """See `protocol.EncoderRunner`."""
-        assert 0 < len(token_ids) <= self.max_batch_tokens
-        inputs = self._encoder.inputs
-        recording = self._recording(len(token_ids))
-        self._replayer.submit(recording, inputs.tensor, inputs.fill(token_ids, query_start))
-        states = self._replayer.collect().view(np.float32).reshape(recording.output.shape)
-        return states[: len(token_ids), : self._model.spec.hidden_size]
-
-    def _recording(self, tokens: int) -> Recording:
-        """The forward pass of the smallest bucket that holds so many tokens."""
-        rows = min(bucket(tokens, MIN_TOKENS), self.max_batch_tokens)
-        if rows not in self._recordings:
-            output = first_rows(self._encoder.scratch.hidden, rows)
-            self._recordings[rows] = record(self._device, self._encoder.body(rows), output)
-        return self._recordings[rows]
-
-    def close(self) -> None:
-        self._replayer.close()
-        self._device.close()
-        self._model.close()
+        progress: Callable[[float], None] | None,
+        kernels: Kernels,
+    ) -> Encoder:
+        return allocate_encoder(kernels.device, model, self.max_batch_tokens, progress, kernels)

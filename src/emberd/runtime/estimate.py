@@ -16,10 +16,10 @@ from . import kv_cache
 from .counting import CountingDevice
 from .device import AdapterInfo
 from .device_memory import device_memory
-from .encoder import encoder_sizes
 from .footprint import Footprint, decoder_footprint, encoder_footprint, fitted, lowered
 from .kv_cache import BLOCK_SIZE
 from .kv_size import KVSize, default_context, first_kind, kv_types, size_kv
+from .text_runner import encoder_sizes
 
 
 def estimate(adapter: AdapterInfo, question: MemoryQuestion) -> MemoryEstimate:

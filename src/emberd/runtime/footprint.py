@@ -17,12 +17,13 @@ from .bidirectional import allocate_bidirectional
 from .buffers import allocate
 from .counting import CountingDevice
 from .device import AdapterInfo, Device
-from .encoder import allocate_encoder, encoder_sizes
+from .encoder import allocate_encoder
 from .kernel import Kernels
 from .kv_cache import KVCache
 from .linear import default_table
 from .model import load_weights
 from .scratch import partial_elements, widest_row
+from .text_runner import encoder_sizes
 
 _NO_CACHE = KVCache((), (), 0)
 _CONTEXTS = (32, 64)  # whole blocks: what grows with the context grows by as much each

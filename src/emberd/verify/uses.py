@@ -18,11 +18,11 @@ from ..gguf.model import LayerTensors, ModelFile
 from ..gguf.reader import TensorInfo
 from ..runtime import linear
 from ..runtime.activations import FLOAT_UNIT, padded
-from ..runtime.encoder import MIN_TOKENS
 from ..runtime.matmul import MatmulTile
 from ..runtime.matvec import can_fuse_output
 from ..runtime.plan import bakes
 from ..runtime.products import Form, Product
+from ..runtime.text_runner import MIN_TOKENS
 from ..runtime.weights import WeightMatrix, matrix_columns
 from .bench import Workbench
 from .check import Check

@@ -15,12 +15,12 @@ from emberd.gguf.model import ModelFile
 from emberd.gguf.spec import open_any
 from emberd.protocol import WorkerOptions
 from emberd.runtime.device import AdapterInfo, Device, open_device
-from emberd.runtime.encoder import encoder_sizes
 from emberd.runtime.encoder_ops import check_heads
 from emberd.runtime.footprint import fitted
 from emberd.runtime.kernel import Kernels
 from emberd.runtime.linear import LinearTable
 from emberd.runtime.ops import kv_include
+from emberd.runtime.text_runner import encoder_sizes
 from emberd.runtime.tune import TileCheck
 
 log = logging.getLogger("emberd.worker")
