@@ -2,10 +2,12 @@
 //
 // Tensors, params, grid and result are attention_decode's. HEAD_DIM is a multiple of 8, rope_dim one of 16.
 // HEAD_DIM, HALVES, BLOCK_SIZE, SPLIT_TOKENS, WG, SUBGROUP, PARTS (HEAD_DIM / 8 rounded up to a power of two): const
+// WHOLE (no window, one split) const: keys begin at 0, so that finding their blocks waits for no length
 //
 // PARTS lanes share a key, eight dims of 16 bytes each, so that neighbouring lanes read neighbouring bytes. Each such
 // group walks keys of its own and keeps its own maximum: values are read together with keys, and nothing waits for
-// another group before the end. Every group rotates the queries and the new key itself, which costs no wait either.
+// another group before the end. Every group rotates the queries itself, which costs no wait either; the new key and
+// value are the first subgroup's.
 struct Params {
   num_heads: u32, num_kv_heads: u32, table_width: u32, window: u32, splits: u32,
   qk_width: u32, v_width: u32, v_column: u32, rope_dim: u32, scale: f32, eps: f32
@@ -30,6 +32,7 @@ const GROUPS = WG / PARTS;
 const SUBGROUPS = WG / SUBGROUP;
 const JOINED = SUBGROUP / PARTS; // groups of a subgroup
 const NEG_LARGE = -3.0e38;
+const NO_SCORE = -3.0e37; // below every score, and so far above NEG_LARGE that what has that gets no weight
 #include "include/${octet}.wgsl"
 #include "include/${heads}.wgsl"
 #include "include/rotate_octet.wgsl"
@@ -106,6 +109,22 @@ fn keep_sum(head: u32, joint: u32, subgroup: u32, part: u32, sum: Eight) {
   }
 }
 
+// Of four subgroups; some twice, where there are fewer.
+fn most_of_four(s: u32) -> Each {
+  return max(
+    max(most_parts[s % SUBGROUPS], most_parts[(s + 1u) % SUBGROUPS]),
+    max(most_parts[(s + 2u) % SUBGROUPS], most_parts[(s + 3u) % SUBGROUPS]));
+}
+
+fn total_of_four(s: u32) -> Each {
+  return (total_parts[s % SUBGROUPS] + total_parts[(s + 1u) % SUBGROUPS])
+    + (total_parts[(s + 2u) % SUBGROUPS] + total_parts[(s + 3u) % SUBGROUPS]);
+}
+
+fn sum_of_four(at: u32) -> Kv {
+  return (sums[at] + sums[at + WORDS]) + (sums[at + 2u * WORDS] + sums[at + 3u * WORDS]);
+}
+
 @compute @workgroup_size(WG)
 fn attention_decode_subgroups(
   @builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32
@@ -125,10 +144,11 @@ fn attention_decode_subgroups(
   let projected = projected_heads(row * params.qk_width + first_head * HEAD_DIM, num_heads, part);
   let projected_key = octet(row * params.qk_width + (params.num_heads + kv_head) * HEAD_DIM, part);
   let v_at = (row * params.v_width + params.v_column + kv_head * HEAD_DIM) / 4u + 2u * place;
-  let new_value = fresh_of(Eight(v[v_at], v[v_at + 1u]), part);
+  let projected_value = Eight(v[v_at], v[v_at + 1u]);
   let share = share_of(group.x, context);
-  let begin_row = slot_row(row, share.begin, kv_head);
-  let first_rows = rows_of(row, share.begin + own, kv_head);
+  let begin = select(share.begin, 0u, WHOLE);
+  let begin_row = slot_row(row, begin, kv_head);
+  let first_rows = rows_of(row, begin + own, kv_head);
   if (row >= rows || group.x >= share.live) { return; }
 
   let newest = context - 1u;
@@ -136,29 +156,33 @@ fn attention_decode_subgroups(
   let end = min(share.end, newest); // of the keys that the cache holds
   let some = vec4<u32>(octet_at(begin_row, place));
   let apart = vec4<u32>(0u, GROUPS, 2u * GROUPS, 3u * GROUPS);
-  let key_rows = select(some, first_rows + vec4<u32>(octet_at(0u, place)), vec4<u32>(share.begin + own) + apart < vec4<u32>(end));
+  let key_rows = select(some, first_rows + vec4<u32>(octet_at(0u, place)), vec4<u32>(begin + own) + apart < vec4<u32>(end));
   var keys = load_keys(key_rows, place);
   var values = load_values(key_rows, place);
 
-  // The queries, the new key and value: rotated, and where the cache will hold them, as it will hold them.
   let angles = angles_of(part, newest);
   let q = queries_of(projected, part, lane, angles, select(0.0, params.scale * query_factor(newest), part < OCTETS));
-  let full_key = rotated(normed(projected_key, part, true), part, lane, angles);
-  let new_key = fresh_of(full_key, part);
-  var most = scores_of(q, fresh_value(new_key)); // as good a start as any, also where the new key is another split's
+  var most = Each(NO_SCORE);
   var total = Each();
   var sum: Octets;
-  if (has_new && own == 0u) {
-    total = Each(1.0);
-    sum = octets_of(fresh_value(new_value));
-    if (first == 0u && part < OCTETS) {
-      let at = slot_row(row, newest, kv_head);
-      store_key(at, part, new_key);
-      store_value(at, part, new_value);
+  if (has_new && lane < SUBGROUP) {
+    // The new key and value, as the cache will hold them: whole groups make them, the first one takes and stores them.
+    let new_key = fresh_of(rotated(normed(projected_key, part, true), part, lane, angles), part);
+    let new_value = fresh_of(projected_value, part);
+    let score = scores_of(q, fresh_value(new_key));
+    if (own == 0u) {
+      most = score;
+      total = Each(1.0);
+      sum = octets_of(fresh_value(new_value));
+      if (first == 0u && part < OCTETS) {
+        let at = slot_row(row, newest, kv_head);
+        store_key(at, part, new_key);
+        store_value(at, part, new_value);
+      }
     }
   }
 
-  for (var tile = share.begin; tile < end; tile += 4u * GROUPS) {
+  for (var tile = begin; tile < end; tile += 4u * GROUPS) {
     let key = vec4<u32>(tile + own) + apart;
     let more = tile + 4u * GROUPS < end;
     var next = vec4<u32>();
@@ -188,39 +212,38 @@ fn attention_decode_subgroups(
     if (more) { values = load_values(next, place); }
   }
 
-  // Subgroups first, then the workgroup.
+  // Subgroups first, then the workgroup: written out for up to sixteen, since loops take longer than these sums.
   let subgroup = lane / SUBGROUP;
   let joint = own % JOINED;
   let most_joined = most_joined_groups(most);
   if (lane % SUBGROUP == 0u) { most_parts[subgroup] = most_joined; }
   workgroupBarrier();
-  var most_all = max(max(most_parts[0], most_parts[1u % SUBGROUPS]), max(most_parts[2u % SUBGROUPS], most_parts[3u % SUBGROUPS]));
-  for (var s = 4u; s < SUBGROUPS; s += 4u) {
-    most_all = max(max(most_all, most_parts[s]), max(most_parts[s + 1u], max(most_parts[s + 2u], most_parts[s + 3u])));
-  }
+  var most_all = most_of_four(0u);
+  if (SUBGROUPS > 4u) { most_all = max(most_all, most_of_four(4u)); }
+  if (SUBGROUPS > 8u) { most_all = max(most_all, max(most_of_four(8u), most_of_four(12u))); }
+  for (var s = 16u; s < SUBGROUPS; s += 4u) { most_all = max(most_all, most_of_four(s)); }
   let factor = exp2(most - most_all);
   let total_joined = joined_groups(total * factor);
   if (lane % SUBGROUP == 0u) { total_parts[subgroup] = total_joined; }
   keep_sums(sum, factor, joint, subgroup, part);
   workgroupBarrier();
   var total_all = total_parts[0];
-  if (SUBGROUPS > 1u) { total_all += total_parts[1u % SUBGROUPS]; }
-  if (SUBGROUPS > 2u) { total_all += total_parts[2u % SUBGROUPS] + total_parts[3u % SUBGROUPS]; }
-  for (var s = 4u; s < SUBGROUPS; s += 4u) {
-    total_all += (total_parts[s] + total_parts[s + 1u]) + (total_parts[s + 2u] + total_parts[s + 3u]);
-  }
+  if (SUBGROUPS == 2u) { total_all += total_parts[1u % SUBGROUPS]; }
+  if (SUBGROUPS > 2u) { total_all = total_of_four(0u); }
+  if (SUBGROUPS > 4u) { total_all += total_of_four(4u); }
+  if (SUBGROUPS > 8u) { total_all += total_of_four(8u) + total_of_four(12u); }
+  for (var s = 16u; s < SUBGROUPS; s += 4u) { total_all += total_of_four(s); }
   let head_row = row * params.num_heads + first_head;
   for (var i = lane; i < num_heads * WORDS; i += WG) {
     let column = i / WORDS;
     let w = i % WORDS;
     let at = column * SUBGROUPS * WORDS + w;
     var value = sums[at];
-    if (SUBGROUPS > 1u) { value += sums[at + WORDS]; }
-    if (SUBGROUPS > 2u) { value += sums[at + 2u * WORDS] + sums[at + 3u * WORDS]; }
-    for (var s = 4u; s < SUBGROUPS; s += 4u) {
-      let more = at + s * WORDS;
-      value += (sums[more] + sums[more + WORDS]) + (sums[more + 2u * WORDS] + sums[more + 3u * WORDS]);
-    }
+    if (SUBGROUPS == 2u) { value += sums[at + WORDS]; }
+    if (SUBGROUPS > 2u) { value = sum_of_four(at); }
+    if (SUBGROUPS > 4u) { value += sum_of_four(at + 4u * WORDS); }
+    if (SUBGROUPS > 8u) { value += sum_of_four(at + 8u * WORDS) + sum_of_four(at + 12u * WORDS); }
+    for (var s = 16u; s < SUBGROUPS; s += 4u) { value += sum_of_four(at + s * WORDS); }
     attended(value, column, w, head_row, group.x, of_head(most_all, column), of_head(total_all, column));
   }
   finish_attended(head_row, num_heads, lane);

@@ -134,12 +134,15 @@ def _decode(
     with_sinks: bool = False,
     temperature: Temperature | None = None,
     near: bool = False,
+    alone: int = 0,
 ) -> None:
-    """Contexts of one key, around the tile and around the window; rows past the count keep their poison."""
+    """Contexts of one key, around the tile and around the window; rows past the count keep their poison. `alone`: one
+    row with a context of that many tokens instead."""
     device = kernels.device
     heads, kv_heads, head_dim = shape
-    lengths = np.array([1, 65, 127, 129, 300, 33], np.int32)
-    rows, live = len(lengths), len(lengths) - 1
+    lengths = np.array([alone] if alone else [1, 65, 127, 129, 300, 33], np.int32)
+    rows = len(lengths)
+    live = max(1, rows - 1)
     cache = Cache.filled(rng, lengths, kv_heads, head_dim)
     newest = lengths - 1
     slots = cache.block_tables[np.arange(rows), newest // cache.block_size] * cache.block_size
@@ -286,18 +289,21 @@ def test_attention_decode_by_subgroups(
     shape: tuple[int, int, int],
     norms: bool,
 ) -> None:
-    """Groups of a whole subgroup and of half of one, heads that do not fill theirs, a tile and more than one."""
+    """Groups of a whole subgroup and of half of one, heads that do not fill theirs, a tile and more than one, every
+    number of subgroups that is joined in its own way."""
     kernels = Kernels(with_subgroups(device))
     subgroup, head_dim = kernels.device.subgroup_size or 0, shape[2]
     if head_dim > 8 * subgroup:
         pytest.skip(f"heads of {head_dim} dims need more lanes than {subgroup}")
-    for together, lanes, window, splits in (
-        (4, 64, 0, 1),
-        (4, 256, 0, 3),
-        (4, 64, 40, 2),
-        (1, 64, 0, 2),
-        (1, 256, 40, 1),
+    for together, subgroups, window, splits in (
+        (4, 8, 0, 1),
+        (4, 2, 0, 3),
+        (4, 4, 40, 2),
+        (1, 1, 0, 2),
+        (1, 16, 40, 1),
+        (1, 32, 0, 3),
     ):
+        lanes = subgroups * subgroup
         monkeypatch.setattr(decode_attention, "_decode_lanes", lambda *_, lanes=lanes: lanes)
         monkeypatch.setattr(
             decode_attention, "heads_together", lambda *_, together=together: together
@@ -308,12 +314,30 @@ def test_attention_decode_by_subgroups(
         how = {"window": window, "splits": splits, "int8": int8, "temperature": grows}
         _decode(kernels, rng, shape, norms=norms, with_sinks=sinks, **how)  # type: ignore[arg-type]
     monkeypatch.undo()
-    _decode(kernels, rng, shape, norms=norms, window=0, splits=1, near=True)
-    assert "heads_one" in dict(kernels.all()[-1].key.includes).values()
+    few = Kernels(kernels.device)
+    _decode(few, rng, shape, norms=norms, window=0, splits=1, near=True)
+    assert [dict(kernel.key.includes)["together"] for kernel in few.all()] == ["heads_one"]
     assert {kernel.key.name for kernel in kernels.all()} == {
         "attention_decode_subgroups",
         "attention_decode_merge",
     }
+
+
+@pytest.mark.parametrize(("length", "window"), [(1, 0), (34, 0), (300, 0), (300, 40)])
+@pytest.mark.parametrize("shape", [(8, 2, 64), (3, 3, 32)])
+def test_attention_decode_of_one_row_by_subgroups(
+    device: Device, rng: np.random.Generator, shape: tuple[int, int, int], length: int, window: int
+) -> None:
+    """It has twice the lanes, and without a window finds its keys' blocks before it knows how many there are."""
+    kernels = Kernels(with_subgroups(device))
+    if shape[2] > 8 * (kernels.device.subgroup_size or 0):
+        pytest.skip(f"heads of {shape[2]} dims need more lanes than a subgroup has")
+    _decode(kernels, rng, shape, window=window, splits=1, int8=True, alone=length)
+    alone = dict(kernels.all()[-1].key.constants)
+    _decode(kernels, rng, shape, window=window, splits=1, int8=True)
+    many = dict(kernels.all()[-1].key.constants)
+    assert alone["WG"] == 2 * many["WG"]
+    assert alone["WHOLE"] == (window == 0) and not many["WHOLE"]
 
 
 def test_head_sizes_beyond_the_kernels_are_refused_with_the_limit(

@@ -119,6 +119,8 @@ def attention_decode(
         1 if near else heads_together(num_heads // num_kv_heads, rows * num_kv_heads * splits),
         splits,
         near,
+        rows == 1,
+        window,
         cap * math.log2(math.e),
         BLOCK_SIZE=block_size,
         **(groups if splits == 1 else {}),
@@ -177,10 +179,15 @@ def _decode_kernel(
     together: int,
     splits: int,
     near: bool,
+    alone: bool,
+    window: int,
     cap: float,
     **constants: Constant,
 ) -> tuple[Kernel, int]:
-    """`attention_decode`, or `attention_decode_subgroups` where device and heads allow it; heads of a workgroup."""
+    """`attention_decode`, or `attention_decode_subgroups` where device and heads allow it; heads of a workgroup.
+
+    `alone`: there is one row. Its few workgroups take more lanes each.
+    """
     device, normed = kernels.device, bool(rotation.norms)
     subgroup = device.subgroup_size
     constants |= {
@@ -207,7 +214,8 @@ def _decode_kernel(
     kernel = kernels.get(
         "attention_decode_subgroups",
         includes,
-        WG=_decode_lanes(device, head_dim, together, 32 * parts if few else 128),
+        WG=_decode_lanes(device, head_dim, together, (64 if alone else 32) * parts if few else 128),
+        WHOLE=alone and few and window == 0,
         SUBGROUP=subgroup,
         PARTS=parts,
         **constants,

@@ -67,8 +67,9 @@ class Steps:
                 together = decode_attention.heads_together(
                     spec.num_heads // spec.num_kv_heads, rows * spec.num_kv_heads * splits
                 )
-                # A single row's kernels may have their splits in their text.
-                kernel = (near, together, splits if self.max_rows == 1 else splits > 1, run)
+                # A single row has kernels of its own by subgroups, and may have its splits in their text.
+                single = rows == 1 and device.subgroup_size is not None
+                kernel = (single, near, together, splits if self.max_rows == 1 else splits > 1, run)
                 found.setdefault(kernel, []).append(DecodeShape(rows, splits, run, near))
         return [min(shapes, key=_unusual) for shapes in found.values()]
 
