@@ -29,6 +29,8 @@ MESSAGES = [{"role": "user", "content": "hi"}]
         "{{ lipsum(n=100000) }}",
         "{{ [1]|batch(1000000000, 'x')|list }}",
         "{{ messages|tojson(indent=1000000000) }}",
+        "{{ 1.5|round(1000000000, 'ceil') }}",
+        "{{ [1]|slice(1000000000, 'x')|list }}",
         "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
         "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
         "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
@@ -139,9 +141,11 @@ def test_what_templates_do_still_works() -> None:
         "{{ '{}'.format(1) }}|{{ messages[0]|tojson(indent=2)|length }}|{{ '{:,}'.format(1234567) }}|"
         "{{ '100% **x** {} {{100000}}'.format(1) }}|{{ '%s of 100000'|format(1) }}|{{ 'abc'[::-1] }}|"
         "{{ [[1], [2]]|sum(start=[]) }}|{{ 'a b'|title }}|{% for a, b in {'k': 1}.items() %}{{ a, b }}{% endfor %}"
+        "{{ y|default(1000000) }}{{ {}.get('y', 1000000) }}{{ 1000000|replace('0', '') }}"
         "{% set l = [] %}{% set _ = l.append([1]) %}{% set _ = l.append({}) %}{{ l }}|{{ 'a,b'.rsplit(',') }}"
     )
     assert ChatTemplate(source).render(MESSAGES) == (
         "a1None|abab|1|a-3| x |hi|ab|[1, 2]|1|39|1,234,567|100% **x** 1 {100000}|1 of 100000|cba|[1, 2]|A B|('k', 1)"
+        "100000010000001"
         "[[1], {}]|['a', 'b']"
     )

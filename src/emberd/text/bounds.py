@@ -27,7 +27,7 @@ MAX_SOURCE = 1 << 18
 """Characters of a template itself: ten times the longest."""
 
 MAX_NUMBER = 100_000
-"""Largest number that a filter or a method may be given: widths, counts, indents."""
+"""Largest width, count or indent that a filter or a method may be given."""
 
 MAX_SECONDS = 5.0
 """Time for one rendering. Long conversations take a few hundredths of a second."""
@@ -41,6 +41,9 @@ _WIDTHS = {
 }
 """Of formats: large ones, and those that an argument tells."""
 
+_SIZED = frozenset(
+    "center ljust rjust zfill expandtabs indent tojson batch slice round to_bytes".split()
+)
 _SLOW_SEARCHES = frozenset("rfind rindex rsplit rpartition strip lstrip rstrip".split())
 _CHANGES = frozenset("append extend insert update setdefault".split())
 
@@ -168,7 +171,7 @@ def _check_call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     longest = max(map(len, texts[1:]), default=0)
     if name == "format":
         _check_format(texts[0] if texts else "", "%", given)
-    elif any(abs(number) > MAX_NUMBER for number in numbers):
+    elif name in _SIZED and any(abs(number) > MAX_NUMBER for number in numbers):
         raise TemplateLimitError(f"a template may not give '{name}' a number over {MAX_NUMBER}")
     elif name == "join":
         num_items = max(
