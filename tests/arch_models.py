@@ -84,6 +84,8 @@ CASES: dict[str, dict[str, Any]] = {
     "smollm3": {},
     "granite": MULTIPLIERS,
     "olmo2": {},
+    "olmo2, windows (OLMo 3)": {"attention.sliding_window": 16},
+    "olmo2, windows, YaRN (OLMo 3)": YARN | {"attention.sliding_window": 16},
     "gpt-oss": MIXTURE | YARN | {"attention.sliding_window": 16},
     "gpt2": LAYER_NORMS | {"context_length": 256},
     "starcoder2": LAYER_NORMS,

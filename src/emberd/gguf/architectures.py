@@ -31,6 +31,7 @@ class Architecture:
     sliding_window: bool = False
     window_period: int = 1  # the last layer of each period sees everything; 1: all have the window
     local_rope_base: float | None = None  # of layers with a window; None: the model's own
+    local_rope_scaled: bool = True  # those layers too
     unrotated_period: int = 0  # the last layer of each period does not rotate; 0: all do
     fused: bool = False  # q, k and v are one tensor, and so are gate and up
     gated: bool = True
@@ -105,7 +106,14 @@ ARCHITECTURES = {
     "smollm3": Architecture("adjacent", qkv_bias="optional", unrotated_period=4),
     "granite": Architecture("adjacent", qkv_bias="optional", rope_factors=True, multipliers=True),
     "olmo2": Architecture(
-        "halves", qk_norm=True, whole_qk_norm=True, pre_norms=False, post_norms=True
+        "halves",
+        qk_norm=True,
+        whole_qk_norm=True,
+        pre_norms=False,
+        post_norms=True,
+        sliding_window=True,  # OLMo 3
+        window_period=4,
+        local_rope_scaled=False,
     ),
     "gpt-oss": Architecture(
         "halves",

@@ -66,16 +66,17 @@ def kv_layout(spec: ModelSpec, kind: str, block_bytes: int, num_positions: int) 
 def layer_rope_tables(
     spec: ModelSpec, index: int, factors: F32 | None, num_positions: int
 ) -> tuple[F32, F32]:
-    """`rope_tables` of one layer."""
+    """`rope_tables` of one layer. In a model with YaRN, layers without a scale have nothing of it."""
     layer = spec.layers[index]
+    plain = spec.yarn is not None and layer.rope_scale == 1
     return rope_tables(
         spec.rope_dim,
         layer.rope_base,
         layer.rope_scale,
         factors,
         num_positions,
-        spec.yarn,
-        spec.rope_magnitude,
+        None if plain else spec.yarn,
+        1.0 if plain else spec.rope_magnitude,
     )
 
 

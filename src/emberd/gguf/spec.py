@@ -333,8 +333,6 @@ def _layers(keys: Keys, num_layers: int, architecture: Architecture) -> tuple[La
     if unrotated or architecture.learned_positions:
         return (LayerSpec(0.0, 1.0, 0),) * num_layers
     if not architecture.sliding_window:
-        if architecture.pre_norms is False:
-            keys.off("attention.sliding_window", 0, "sliding windows of this architecture are")
         return (everywhere,) * num_layers
     if not architecture.causal:
         return _both_ways(keys, num_layers, architecture, everywhere)
@@ -344,7 +342,8 @@ def _layers(keys: Keys, num_layers: int, architecture: Architecture) -> tuple[La
     window = keys.count("attention.sliding_window", most=MAX_CONTEXT, default=architecture.window)
     if architecture.window_period == 1:
         return (LayerSpec(base, everywhere.rope_scale, window),) * num_layers
-    sliding = LayerSpec(base, everywhere.rope_scale, window)
+    scale = everywhere.rope_scale if architecture.local_rope_scaled else 1.0
+    sliding = LayerSpec(base, scale, window)
     if (local := architecture.local_rope_base) is not None:
         own = _rope_base(keys, "rope.freq_base_swa", local)
         sliding = LayerSpec(own, 1.0, window)
