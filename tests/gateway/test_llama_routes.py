@@ -91,6 +91,34 @@ def test_templates_are_shown(make_site: MakeSite, models_dir: Path) -> None:
     assert prompts == ["[a]:", "[a]", "[a]:y"]
 
 
+@pytest.mark.parametrize(
+    ("for_tools", "prompt"),
+    [
+        ("T{{ tools[0].function.name }}{{ messages[0].content }}", "Tfa"),
+        ("no variable of that name", None),
+    ],
+)
+def test_a_template_that_a_file_has_for_tools_is_used_with_tools(
+    for_tools: str, prompt: str | None, make_site: MakeSite, models_dir: Path
+) -> None:
+    """As Hermes 2 Pro and Command R have one, whose other template knows none."""
+    metadata = {
+        "tokenizer.chat_template": "[{{ messages[0].content }}]",
+        "tokenizer.chat_template.tool_use": for_tools,
+    }
+    write_model(models_dir / "two.gguf", metadata=metadata)
+    body: Json = {"model": "two", "messages": CHAT}
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    plain, with_tools = ask(
+        make_site(models_dir=models_dir),
+        ("/apply-template", body),
+        ("/apply-template", {**body, "tools": tools}),
+    )
+    assert plain.json()["prompt"] == "[a]"
+    found = with_tools.json()["prompt"]
+    assert found == prompt if prompt else '"name": "f"' in found  # else a prompt of ours
+
+
 PAST: Json = {
     "role": "assistant",
     "content": "I look.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import shutil
@@ -112,6 +113,45 @@ def test_a_failing_server_keeps_what_came(pull_site: Site, registry: Registry) -
             assert "answered 503" in (await pull(client))[-1]["error"]
             (after,) = (path.stat().st_size for path in pull_site.store.models_dir.rglob("*.part"))
             assert before == after > 0
+
+    run(work())
+
+
+@pytest.mark.parametrize("status", [202, 204, 206])
+def test_a_server_that_answers_oddly_is_asked_once(
+    pull_site: Site, registry: Registry, status: int
+) -> None:
+    weights(registry)
+    registry.status = status
+
+    async def work() -> None:
+        async with pull_site.client() as client:
+            assert f"answered {status}" in (await pull(client))[-1]["error"]
+            assert registry.num_weights() == 1
+
+    run(work())
+
+
+def test_a_disk_that_takes_a_part_of_what_it_is_given_is_given_the_rest(
+    pull_site: Site, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(io.FileIO):
+        def write(self, data: Any) -> int:
+            return super().write(bytes(data)[:1000])
+
+    hold = download.Download._hold
+
+    def slow_hold(one: download.Download) -> Any:
+        with hold(one) as file:
+            return Slow(os.dup(file.fileno()), "ab")
+
+    monkeypatch.setattr(download.Download, "_hold", slow_hold)
+    digest = weights(registry)
+
+    async def work() -> None:
+        async with pull_site.client() as client:
+            assert (await pull(client))[-1] == {"status": "success"}
+            assert pull_site.store.find("small").path.read_bytes() == registry.blobs[digest]
 
     run(work())
 

@@ -192,6 +192,25 @@ def test_what_is_broken_in_ollamas_store_is_left_out(
     assert names(store) == {"good:latest"}
 
 
+def test_what_no_parameter_can_be_is_left_out_of_ollamas_recipes(
+    store: ModelStore, home: Path, small: Path
+) -> None:
+    """A number of 400 digits kept the daemon from starting."""
+    folder = home / ".ollama" / "models"
+    write_store(
+        folder,
+        f"{LIBRARY}/odd/latest",
+        small.read_bytes(),
+        params='{"num_ctx": 9' + "9" * 400 + ', "top_p": NaN, "seed": 1e999, "stop": ["\\ud800"]}',
+        messages='[{"role": "user", "content": "\\ud83d"}]',
+    )
+    os.mkfifo(folder / "manifests" / LIBRARY / "odd" / "pipe")  # reading it would wait for ever
+    assert names(store) == {"odd:latest"}
+    recipe = store.find("odd").recipe
+    assert dict(recipe.parameters) == {"stop": ("\ufffd",)}
+    assert recipe.messages == (("user", "\ufffd"),)
+
+
 def test_one_file_seen_from_two_places_is_listed_once_under_all_names(
     store: ModelStore, home: Path, small: Path, put: Callable[..., Path]
 ) -> None:

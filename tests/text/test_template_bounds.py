@@ -6,6 +6,7 @@ import pytest
 
 from emberd.errors import BadRequestError
 from emberd.text import bounds
+from emberd.text.sandbox import variables_of
 from emberd.text.template import ChatTemplate
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -66,6 +67,12 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 def test_little_is_not_made_into_much(source: str) -> None:
     with pytest.raises(BadRequestError, match="template"):
         ChatTemplate(source).render(MESSAGES)
+
+
+def test_nothing_is_looked_for_in_a_template_that_is_too_long() -> None:
+    """Parsing this one would take minutes; lists of models ask this of every file."""
+    assert variables_of("{{ a }}") == {"a"}
+    assert variables_of("{{ a }}" * 5_000_000) == frozenset()
 
 
 GROWTHS = (

@@ -93,7 +93,9 @@ class Conversation:
     def _read(
         self, model: ModelText, name: str, context_length: int | None
     ) -> tuple[tuple[int, ...], ReplyFormat]:
-        source = self.template if self.template is not None else model.template.source
+        source = self.template
+        if source is None:
+            source = model.template_for(self.tools).source
         thinking, wish = thinking_of(source), self.thinking
         if self.continued:
             wish = dataclasses.replace(wish, mode=False)

@@ -142,7 +142,8 @@ class Download:
         try:
             with self._client.stream("GET", self._url, headers=headers) as reply:
                 out_of_range = bool(self._done) and reply.status_code == 416
-                if reply.status_code >= 400 and not out_of_range:
+                fresh_and_odd = "range" not in headers and reply.status_code != 200
+                if fresh_and_odd or (reply.status_code >= 400 and not out_of_range):
                     raise DownloadError(
                         f"{_host(self._url)} answered {reply.status_code} for the file"
                     )
@@ -164,7 +165,9 @@ class Download:
 
     def _take(self, reply: httpx.Response, file: BinaryIO) -> Iterator[int]:
         for chunk in reply.iter_raw():  # in larger pieces, a cut would lose the last one
-            file.write(chunk)
+            left = memoryview(chunk)
+            while left:  # a disk that is nearly full takes a part
+                left = left[file.write(left) :]
             self._hash.update(chunk)
             self._done += len(chunk)
             if self.size is not None and self._done > self.size:
@@ -178,7 +181,7 @@ class Download:
 
     def _check_length(self, reply: httpx.Response) -> None:
         length = reply.headers.get("content-length", "")
-        if not length.isdecimal():
+        if not length.isdecimal() or len(length) > 18:
             return
         whole = self._done + int(length)
         if self.size is None:

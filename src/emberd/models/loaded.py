@@ -29,6 +29,7 @@ from ..text.fill import FillTokens, fill_ids, fill_tokens
 from ..text.lengths import refuse_overlong
 from ..text.template import ChatTemplate, render_to_ids
 from ..text.tokenizer import Tokenizer
+from ..text.tools.syntax import tool_support
 from .facts import ModelFacts, sampling_hints
 from .names import short_name
 from .recipe import PLAIN, Recipe
@@ -85,6 +86,7 @@ class ModelText:
     sampling_hints: Mapping[str, float]  # fields of SamplingParams that the recipe or the file says
     recipe: Recipe = PLAIN
     fill: FillTokens | None = None  # None: it cannot fill in the middle
+    tool_template: ChatTemplate | None = None  # that the file has for conversations with tools
 
     @classmethod
     def load(cls, path: Path, cache_dir: Path, recipe: Recipe = PLAIN) -> ModelText:
@@ -100,10 +102,17 @@ class ModelText:
             if not isinstance(source, str):
                 raise ModelFileError(f"{path.name}: 'tokenizer.chat_template' is not text")
             template = ChatTemplate(recipe.template or source, tokenizer)
+            for_tools = metadata.get("tokenizer.chat_template.tool_use")
+            tool_template = None
+            if isinstance(for_tools, str) and not recipe.template and tool_support(for_tools):
+                tool_template = ChatTemplate(for_tools, tokenizer)
             hints = sampling_hints(metadata) | recipe.hints
-            return cls(tokenizer, template, hints, recipe, fill_tokens(metadata))
+            return cls(tokenizer, template, hints, recipe, fill_tokens(metadata), tool_template)
         finally:
             file.close()
+
+    def template_for(self, tools: Sequence[Mapping[str, Any]] | None) -> ChatTemplate:
+        return self.tool_template if tools and self.tool_template is not None else self.template
 
     def opened(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """`messages` with the recipe's in front; a system message of the caller's own stands for the recipe's."""
@@ -124,7 +133,9 @@ class ModelText:
     ) -> list[int]:
         """Prompt ids of a conversation, ready for the reply. Blocks; raises BadRequestError, and
         ContextOverflowError where the prompt is far longer than `context_length`."""
-        chosen = self.template if template is None else ChatTemplate(template, self.tokenizer)
+        chosen = self.template_for(tools)
+        if template is not None:
+            chosen = ChatTemplate(template, self.tokenizer)
         return render_to_ids(
             chosen, self.tokenizer, messages, context_length, tools=tools, **variables
         )

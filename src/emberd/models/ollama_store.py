@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -26,7 +27,8 @@ def found_in_ollama(folder: Path) -> Iterator[Found]:
         first, *others = _names(host, namespace, f"{model}:{tag}")
         try:
             status = path.stat()
-            if status.st_size > MAX_MANIFEST_BYTES:
+            # Opening a pipe would wait for its other end.
+            if status.st_size > MAX_MANIFEST_BYTES or not stat.S_ISREG(status.st_mode):
                 continue
             blob, recipe = _read(folder, path, status.st_mtime_ns)
         except (OSError, ModelFileError) as error:
@@ -54,7 +56,7 @@ def _read(folder: Path, path: Path, _modified: int) -> tuple[Path, Recipe]:
 
     def blob(layer: Layer) -> Path:
         file = folder / "blobs" / layer.digest.replace(":", "-")
-        if file.stat().st_size != layer.size:
+        if file.stat().st_size != layer.size or not file.is_file():
             raise ModelFileError(f"{name}: its {layer.kind} is not whole")
         return file
 

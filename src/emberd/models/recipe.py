@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -94,7 +93,7 @@ class Recipe:
         if not isinstance(values, Mapping):
             return cls()
         texts = {
-            name: value
+            name: _whole(value)
             for name in ("system", "template", "go_template", "parent")
             if isinstance(value := values.get(name), str)
         }
@@ -102,7 +101,9 @@ class Recipe:
             **texts,
             parameters=known_parameters(values.get("parameters")),
             messages=known_messages(values.get("messages")),
-            license=tuple(text for text in _list(values.get("license")) if isinstance(text, str)),
+            license=tuple(
+                _whole(text) for text in _list(values.get("license")) if isinstance(text, str)
+            ),
         )
 
 
@@ -120,13 +121,12 @@ def known_parameters(values: Any) -> tuple[tuple[str, Value], ...]:
     found: list[tuple[str, Value]] = []
     for name, value in values.items() if isinstance(values, Mapping) else ():
         if name == "stop":
-            stops = tuple(text for text in _list(value) if isinstance(text, str) and text)
+            stops = tuple(_whole(text) for text in _list(value) if isinstance(text, str) and text)
             if stops:
                 found.append((name, stops[:MAX_STOPS]))
         elif name in _NUMBERS and isinstance(value, int | float) and not isinstance(value, bool):
             _, whole, least, most = _NUMBERS[name]
-            fits = math.isfinite(value) and least <= value <= most
-            if fits and (not whole or float(value).is_integer()):
+            if least <= value <= most and (not whole or float(value).is_integer()):
                 found.append((name, int(value) if whole else float(value)))
     return tuple(found)
 
@@ -138,7 +138,7 @@ def known_messages(values: Any) -> tuple[tuple[str, str], ...]:
         if isinstance(pair, tuple | list) and len(pair) == 2:
             role, content = pair
             if role in ("system", "user", "assistant") and isinstance(content, str):
-                found.append((role, content))
+                found.append((role, _whole(content)))
     return tuple(found)
 
 
@@ -146,3 +146,8 @@ def _list(value: Any) -> list[Any]:
     if isinstance(value, list | tuple):
         return list(value)
     return [] if value is None else [value]
+
+
+def _whole(text: str) -> str:
+    """Half of a surrogate pair, which JSON can spell, becomes U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

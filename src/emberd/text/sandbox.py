@@ -17,7 +17,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from .bounds import BoundedEnvironment, bounded
+from .bounds import MAX_SOURCE, BoundedEnvironment, bounded
 from .spending import joined
 
 MAX_FORMAT = 256
@@ -54,7 +54,9 @@ def compiled(source: str, clock: Callable[[], datetime], *, may_append: bool) ->
 
 @lru_cache(maxsize=64)
 def variables_of(source: str) -> frozenset[str]:
-    """Names that a template reads from outside; none where it does not parse."""
+    """Names that a template reads from outside; none where it is too long or does not parse."""
+    if len(source) > MAX_SOURCE:
+        return frozenset()
     try:
         tree = _environment(source, _ImmutableEnvironment).parse(source)
         return frozenset(meta.find_undeclared_variables(tree))
