@@ -21,10 +21,22 @@ const S_ITEMS = TILE_TOKENS * RUNS / 2u;  // scales of two runs
 const READ_AHEAD = AHEAD == 2u || (AHEAD == 1u && SMALL_ITEMS);  // reading ahead costs registers
 // Eight planes: the two words of a run for each of a lane's four tokens or rows. Which plane is a constant where they
 // are read, so one bounds check serves all, and lanes side by side read neighbouring words.
+// Eight lanes side by side fill words of one to four runs, rows or tokens: so that these lie in different banks, the
+// cells of x are turned from run to run, those of w moved from pair to pair, and a run's two words some cells apart.
 const X_STRIDE = TILE_TOKENS / 4u;
 const W_STRIDE = TILE_ROWS / 4u;
-var<workgroup> tile_x: array<array<Word, RUNS * X_STRIDE>, 8>;
-var<workgroup> tile_w: array<array<Word, RUNS * W_STRIDE>, 8>;
+const X_TURN = select(2u, 1u, RUNS >= 4u);
+const W_ROOM = max(16u / RUNS, 1u);  // between pairs of runs
+const W_APART = select(8u / RUNS, 4u, RUNS > 8u);
+const X_PLANE = RUNS * X_STRIDE + 4u;
+const W_PLANE = (RUNS * W_STRIDE + (RUNS / 2u - 1u) * W_ROOM + 7u - W_APART) / 8u * 8u + W_APART;
+var<workgroup> tile_x: array<array<Word, X_PLANE>, 8>;
+var<workgroup> tile_w: array<array<Word, W_PLANE>, 8>;
+
+fn x_place(run: u32, token_cell: u32) -> u32 { return run * X_STRIDE + (token_cell ^ (run * X_TURN & 3u)); }
+
+fn w_place(run: u32, row_cell: u32) -> u32 { return run * W_STRIDE + run / 2u * W_ROOM + row_cell; }
+
 #include "include/${operand}.wgsl"
 #include "include/${finish}.wgsl"
 const W_ITEMS = TILE_ROWS * RUNS / W_UNITS;  // a unit, or two that share what they are decoded from
@@ -60,7 +72,7 @@ fn fetch(at: Place, u: u32, i: u32) -> Items {
 }
 
 fn x_cell(token: u32, run: u32) -> u32 {
-  return run * X_STRIDE + token / (4u * LANES_Y) * LANES_Y + token % LANES_Y;
+  return x_place(run, token / (4u * LANES_Y) * LANES_Y + token % LANES_Y);
 }
 
 fn put_x(word: Word, i: u32) {
@@ -78,12 +90,13 @@ fn put(items: Items, at: Place, u: u32, i: u32) {
   let s = i + S_ITEMS - WG;
   if (i + S_ITEMS >= WG) {
     let token = s / (RUNS / 2u);
-    put_scales(items.scales, x_cell(token, s % (RUNS / 2u) * 2u), token / LANES_Y % 4u);
+    let run = s % (RUNS / 2u) * 2u;
+    put_scales(items.scales, x_cell(token, run), x_cell(token, run + 1u), token / LANES_Y % 4u);
   }
   if (i < W_ITEMS) {
     let row = i / (RUNS / W_UNITS);
     let run = i % (RUNS / W_UNITS) * W_UNITS;
-    put_weights(items.w, weight_row(at, row), u + run, run * W_STRIDE + row % LANES_X, row / LANES_X);
+    put_weights(items.w, weight_row(at, row), u + run, w_place(run, row % LANES_X), row / LANES_X);
   }
 }
 
@@ -91,11 +104,11 @@ fn put(items: Items, at: Place, u: u32, i: u32) {
 struct Sums { a: mat4x4<f32>, b: mat4x4<f32> }
 
 fn add_run(sums: Sums, run: u32, x: u32, t: u32) -> Sums {
-  let w = read_weights(run * W_STRIDE + x);
-  let cell = run * X_STRIDE + t;
+  let w = read_weights(w_place(run, x));
+  let cell = x_place(run, t);
   let a = add_cell(sums.a, w, cell);
   if (GROUPS == 1u) { return Sums(a, sums.b); }
-  return Sums(a, add_cell(sums.b, w, cell + LANES_Y));
+  return Sums(a, add_cell(sums.b, w, cell ^ LANES_Y));
 }
 
 // A lane's sums for other slices to see, in the tile's memory when nobody reads weights there any more.
@@ -126,8 +139,9 @@ fn matmul(
   let first_row = (group.z * groups.x + group.x) * TILE_ROWS;
   if (first_token >= live || first_row >= params.num_rows) { return; }
   let at = Place(first_token, live - 1u, first_row, params.num_rows - 1u);
-  let x = thread % LANES_X;
-  let t = thread % LANES / LANES_X;
+  // Of four lanes side by side, two share rows and two a token: memory that returns what two read at once is read once.
+  let x = thread / 2u % LANES_X;
+  let t = thread % 2u + thread % LANES / (2u * LANES_X) * 2u;
   let first_run = thread / LANES * (RUNS / SLICES);
   // Where only some lanes bring weights, it is others in every other tile: that keeps a core's parts equally busy.
   let turn = select(0u, countOneBits(group.x ^ group.y) % 2u * (WG / 2u), W_ITEMS < WG);

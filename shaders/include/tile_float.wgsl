@@ -18,7 +18,7 @@ fn fetch_word(token: u32, first_unit: u32, word: u32) -> Word {
 
 fn fetch_scales(token: u32, u: u32) -> XScales { return XScales(); }
 
-fn put_scales(scales: XScales, cell: u32, n: u32) {}
+fn put_scales(scales: XScales, cell: u32, next: u32, n: u32) {}
 
 fn fetch_weights(row: u32, u: u32) -> WItem {
   var pair: WItem;

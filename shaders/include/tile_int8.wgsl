@@ -10,22 +10,22 @@ const SMALL_ITEMS = SCALE_GROUP == 32u;
 // Two units of a type with few scales share their decoding; else a lane has one where that gives all lanes the same.
 const W_UNITS = select(2u, 1u, SCALE_GROUP == 16u && TILE_ROWS * RUNS == WG);
 const HAS_MORE = HAS_MINIMUM || SCALE_GROUP == 16u;
-var<workgroup> x_scale: array<vec4<f32>, RUNS * X_STRIDE>;
-var<workgroup> x_sum: array<vec4<f32>, select(1u, RUNS * X_STRIDE, HAS_MINIMUM)>;  // times scale
-var<workgroup> w_scale: array<vec4<f32>, RUNS * W_STRIDE>;
-var<workgroup> w_more: array<vec4<f32>, select(1u, RUNS * W_STRIDE, HAS_MORE)>;  // minimum, or the second word's scale
+var<workgroup> x_scale: array<vec4<f32>, X_PLANE>;
+var<workgroup> x_sum: array<vec4<f32>, select(1u, X_PLANE, HAS_MINIMUM)>;  // times scale
+var<workgroup> w_scale: array<vec4<f32>, W_PLANE>;
+var<workgroup> w_more: array<vec4<f32>, select(1u, W_PLANE, HAS_MORE)>;  // minimum, or the second word's scale
 
 struct XScales { a: vec4<f32>, b: vec4<f32> }
 struct WItem { a: Packed, b: Packed }
 
 #include "include/tile_words.wgsl"
 
-fn put_scales(scales: XScales, cell: u32, n: u32) {
+fn put_scales(scales: XScales, cell: u32, next: u32, n: u32) {
   x_scale[cell][n] = scales.a.x;
-  x_scale[cell + X_STRIDE][n] = scales.b.x;
+  x_scale[next][n] = scales.b.x;
   if (HAS_MINIMUM) {
     x_sum[cell][n] = scales.a.y + scales.a.w;
-    x_sum[cell + X_STRIDE][n] = scales.b.y + scales.b.w;
+    x_sum[next][n] = scales.b.y + scales.b.w;
   }
 }
 

@@ -6,18 +6,17 @@
 alias Word = vec4<u32>;
 const SMALL_ITEMS = true;
 const W_UNITS = 2u;
-var<workgroup> x_scale: array<vec4<f32>, RUNS * X_STRIDE>;
-var<workgroup> x_sum: array<array<vec4<f32>, RUNS * X_STRIDE>, 2>;  // times scale
-var<workgroup> w_scale: array<vec4<f32>, RUNS * W_STRIDE>;
-var<workgroup> w_minimum: array<array<vec4<f32>, RUNS * W_STRIDE>, 2>;
+var<workgroup> x_scale: array<vec4<f32>, X_PLANE>;
+var<workgroup> x_sum: array<array<vec4<f32>, X_PLANE>, 2>;  // times scale
+var<workgroup> w_scale: array<vec4<f32>, W_PLANE>;
+var<workgroup> w_minimum: array<array<vec4<f32>, W_PLANE>, 2>;
 
 struct XScales { a: vec4<f32>, b: vec4<f32> }
 struct WItem { a: Packed, b: Packed }
 
 #include "include/tile_words.wgsl"
 
-fn put_scales(scales: XScales, cell: u32, n: u32) {
-  let next = cell + X_STRIDE;
+fn put_scales(scales: XScales, cell: u32, next: u32, n: u32) {
   x_scale[cell][n] = scales.a.x;
   x_sum[0][cell][n] = scales.a.y;
   x_sum[1][cell][n] = scales.a.w;

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as GGMLType
 
+from emberd.runtime.compose import shader_dir
 from emberd.runtime.device import Device
 from emberd.runtime.kernel import Kernels
 from emberd.runtime.matmul import (
@@ -58,11 +60,26 @@ def test_every_tile(
     )
 
 
-def test_a_tile_needs_the_memory_that_it_says() -> None:
-    """One that a device of 16 KiB, WebGPU's least, holds is always among the tiles."""
+def cells_in_the_kernel(tile: MatmulTile) -> int:
+    """Those of x and of weights in a plane, by the constants in the kernel's text."""
+    text = (shader_dir() / "matmul.wgsl").read_text(encoding="utf-8")
+    known = {"TILE_TOKENS": tile.tokens, "TILE_ROWS": tile.rows, "RUNS": tile.runs}
+    functions = {"select": lambda no, yes, when: yes if when else no, "max": max}
+    for name in ("X_STRIDE", "W_STRIDE", "W_ROOM", "W_APART", "X_PLANE", "W_PLANE"):
+        (value,) = re.findall(rf"^const {name} = (.*?);", text, re.MULTILINE)
+        known[name] = eval(re.sub(r"(?<=\d)u", "", value).replace("/", "//"), functions, known)
+    return known["X_PLANE"] + known["W_PLANE"]
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_a_tile_needs_the_memory_that_it_says(tile: MatmulTile) -> None:
+    assert tile.memory == cells_in_the_kernel(tile) * (8 * 16 + 48)
+
+
+def test_a_device_of_16_kib_has_tiles() -> None:
+    """WebGPU's least."""
     small = [tile for tile in TILES if tile.memory <= 16384]
     assert {tile.tokens for tile in small} >= {32, 64}
-    assert MatmulTile(64, 64, 8).memory == 2 * 32 * (16 * 8 + 48)
 
 
 def test_tiles_that_a_device_cannot_hold_are_left_out(device: Device) -> None:
