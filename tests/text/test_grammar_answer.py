@@ -9,6 +9,7 @@ from text_vocabularies import byte_level
 
 from emberd.errors import BadRequestError
 from emberd.text.grammar.answer import Constraint
+from emberd.text.grammar.check import Checker
 from emberd.text.grammar.reply import ReplyRules, bound
 from emberd.text.parts import ReasoningDelta, TextDelta
 from emberd.text.reasoning import CHANNELS, thinking_of
@@ -178,3 +179,9 @@ def test_a_callers_grammar_is_bound_behind_the_thinking_too() -> None:
     assert form.grammar
     assert player.accepts(form.grammar, "start</think>\nastart")
     assert not player.accepts(form.grammar, "a</think>\nb")
+
+
+def test_names_of_control_tokens_may_be_no_text() -> None:
+    checker = Checker({"<|a|>": 3, "\udcff\udcfe": 300})
+    assert checker.fault('start: "a" <[300]>') == ""
+    assert checker.fault("start: %") != ""

@@ -75,7 +75,9 @@ class _Bytes:
         names = {token_id: name for name, token_id in controls.items()}
         size = max(names, default=0) + 258
         free = [token_id for token_id in range(size) if token_id not in names]
-        self.tokens = [names.get(token_id, "").encode() for token_id in range(size)]
+        self.tokens = [
+            names.get(token_id, "").encode("utf-8", "surrogateescape") for token_id in range(size)
+        ]
         for byte, token_id in enumerate(free[:256]):
             self.tokens[token_id] = bytes([byte])
         self.eos_token_id = free[256]
