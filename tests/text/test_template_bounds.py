@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from datetime import datetime
+
 import pytest
 
 from emberd.errors import BadRequestError
@@ -132,6 +135,31 @@ def test_a_template_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) 
     loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     with pytest.raises(BadRequestError, match="longer than"):
         ChatTemplate(loops).render(MESSAGES)
+
+
+def test_a_template_that_does_not_end_for_what_it_is_probed_with_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("emberd.text.template.time_limit", lambda: bounds.time_limit(0.2))
+    loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    source = "{# type #}{% if messages[0].content != 'hi' %}" + loops + "{% endif %}"
+    with pytest.raises(BadRequestError, match="longer than"):
+        ChatTemplate(source).render(MESSAGES)
+
+
+def test_the_forms_of_a_conversation_share_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template may take its time and then refuse the first form, and the next."""
+    monkeypatch.setattr("emberd.text.template.time_limit", lambda: bounds.time_limit(0.5))
+    tried = []
+    clock = lambda: tried.append(time.sleep(0.2)) or datetime(2026, 1, 1)  # noqa: E731
+    source = "{{ strftime_now('%Y') }}{{ messages[0].content.nothing.more }}"
+    messages = [
+        {"role": "system", "content": [{"type": "text", "text": "a"}]},
+        {"role": "user", "content": None},
+    ]
+    with pytest.raises(BadRequestError, match="longer than"):
+        ChatTemplate(source, clock=clock).render(messages)
+    assert len(tried) < 4
 
 
 def test_what_templates_do_still_works() -> None:

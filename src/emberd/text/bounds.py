@@ -30,7 +30,7 @@ MAX_NUMBER = 100_000
 """Largest width, count or indent that a filter or a method may be given."""
 
 MAX_SECONDS = 5.0
-"""Time for one rendering. Long conversations take a few hundredths of a second."""
+"""Time for one conversation. Long ones take a few hundredths of a second."""
 
 MAX_STEPS = 1 << 30
 """Of a search that starts anew at each character."""

@@ -100,12 +100,16 @@ class ChatTemplate:
         }
         conversation = normalised(messages, developer_role="developer" in self.source)
         faults: list[Exception] = []
-        for changed in (variables, _with_usual_tools(variables)):
-            prompt = self._adapted(conversation, changed, faults)
-            if prompt is not None:
-                return prompt
-            if any(isinstance(fault, TemplateRefusedError) for fault in faults):
-                break
+        try:
+            with time_limit():  # of all forms together
+                for changed in (variables, _with_usual_tools(variables)):
+                    prompt = self._adapted(conversation, changed, faults)
+                    if prompt is not None:
+                        return prompt
+                    if any(isinstance(fault, TemplateRefusedError) for fault in faults):
+                        break
+        except TemplateLimitError as error:
+            faults = [error]
         raise _bad_request(faults)
 
     def _adapted(
@@ -119,8 +123,8 @@ class ChatTemplate:
             try:
                 taken = in_parts(adapted) if self._wants_parts else adapted
                 prompt = self._render(taken, variables)
-            except TemplateLimitError as error:
-                raise _bad_request([error]) from None
+            except TemplateLimitError:
+                raise
             except Exception as error:  # templates are programs: anything may come out of them
                 faults.append(error)
                 continue
@@ -140,6 +144,8 @@ class ChatTemplate:
             conversation = convert([{"role": "user", "content": _PROBE}])
             try:
                 shown.append(_PROBE in self._render(conversation, variables))
+            except TemplateLimitError:
+                raise
             except Exception:
                 shown.append(False)
         return shown == [False, True]
@@ -150,17 +156,16 @@ class ChatTemplate:
 
     def _render(self, conversation: Conversation, variables: Mapping[str, Any]) -> str:
         variables = {**variables, "messages": conversation}
-        with time_limit():
-            try:
-                with spending(may_change=False):
-                    return self._strict.render(variables)
-            except TemplateLimitError:
-                raise
-            except SecurityError:
-                pass
-            # Some templates append to lists that they made. They may, on copies of what is not theirs.
-            with spending(may_change=True):
-                return self._lenient.render(deepcopy(variables))
+        try:
+            with spending(may_change=False):
+                return self._strict.render(variables)
+        except TemplateLimitError:
+            raise
+        except SecurityError:
+            pass
+        # Some templates append to lists that they made. They may, on copies of what is not theirs.
+        with spending(may_change=True):
+            return self._lenient.render(deepcopy(variables))
 
 
 def render_to_ids(
