@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from emberd.errors import DeviceError, ModelFileError, ModelLoadError
@@ -33,6 +34,16 @@ def test_a_process_tells_what_a_load_would_take(tmp_path: Path) -> None:
             await WorkerClient.estimate(MemoryQuestion(WorkerOptions(str(tmp_path / "no.gguf"))))
 
     asyncio.run(work())
+
+
+def test_weights_that_do_not_fit_are_named_and_not_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, memory = random_model(tmp_path / "m.gguf", layers=1), psutil.virtual_memory()
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory._replace(available=1000))
+    told = estimate_memory(MemoryQuestion(WorkerOptions(str(path), "cpu")))
+    assert "of memory as float32 on the CPU" in told.refusal
+    assert told.context_length == told.kv_bytes == 0
 
 
 @pytest.mark.device

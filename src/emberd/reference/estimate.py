@@ -24,7 +24,7 @@ from .kv_cache import BLOCK_SIZE, DEFAULT_CONTEXT, cache_kind, kv_types, plan_ca
 from .ops import MAX_SCORES
 from .runner import step_tokens
 from .text_runner import call_sizes
-from .weights import weight_bytes
+from .weights import check_memory, weight_bytes
 
 
 def estimate(question: MemoryQuestion) -> MemoryEstimate:
@@ -64,6 +64,7 @@ def _decoder(model: ModelFile, question: MemoryQuestion) -> MemoryEstimate:
     kind = cache_kind(spec, options, free)
     made = replace(made, kv_type=kind)
     try:
+        check_memory(model.file.name, made.weight_bytes)
         context, blocks = plan_cache(spec, options, free, kind)
     except ModelLoadError as error:
         return replace(made, refusal=error.message)
