@@ -28,6 +28,14 @@ def test_an_encoder_is_described(tmp_path: Path) -> None:
     model.close()
 
 
+def test_a_matrix_of_one_row_may_be_stored_as_a_vector(tmp_path: Path) -> None:
+    types = np.full(64, 0.5, np.float32)
+    path = encoder_model(tmp_path / "tiny.gguf", tensors={"token_types.weight": types}).path
+    model = open_encoder(path)
+    assert model.tensors.token_types.shape == (1, 64)
+    model.close()
+
+
 @pytest.mark.parametrize(
     ("value", "pooling"),
     [(0, None), (1, "mean"), (2, "cls"), (3, "last"), (4, None), (None, "mean"), ("1", None)],
