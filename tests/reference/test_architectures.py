@@ -45,7 +45,8 @@ ODD_CASES = (
 )
 """With sizes that are a multiple of nothing; tests/runtime/test_gpu_architectures.py has such models on a GPU."""
 
-LARGE_HEADS = Sizes(heads=3, kv_heads=1, head_dim=320)
+LARGE_HEADS = {"gemma2": 320, "gemma3": 320, "qwen3": 150}
+"""Dims of a head."""
 
 
 @pytest.mark.slow
@@ -54,7 +55,10 @@ LARGE_HEADS = Sizes(heads=3, kv_heads=1, head_dim=320)
     [
         *(pytest.param(name, USUAL, id=name) for name in CASES),
         *(pytest.param(name, ODD, id=f"{name}, odd sizes") for name in ODD_CASES),
-        pytest.param("gemma3", LARGE_HEADS, id="gemma3, large heads"),
+        *(
+            pytest.param(name, Sizes(heads=3, kv_heads=1, head_dim=dims), id=f"{name}, large heads")
+            for name, dims in LARGE_HEADS.items()
+        ),
     ],
 )
 def test_logprobs_equal_llama_cpp_s(
