@@ -84,7 +84,7 @@ def test_wrong_metadata_is_refused(tmp_path: Path, metadata: dict[str, Any], wor
         ("token_types.weight", None, "'token_types.weight' is missing"),
         ("blk.1.ffn_down.bias", None, "'blk.1.ffn_down.bias' is missing"),
         ("token_embd_norm.bias", np.zeros(63, np.float32), "has shape [63]"),
-        ("token_types.weight", np.zeros(64, np.float32), "has shape [64]"),
+        ("token_types.weight", np.zeros((1, 2, 64), np.float32), "has shape [1, 2, 64]"),
         ("cls.weight", np.zeros((64, 64), np.float32), "'cls.weight'"),
     ],
 )
