@@ -28,6 +28,14 @@ def test_an_encoder_is_described(tmp_path: Path) -> None:
     model.close()
 
 
+def test_a_matrix_of_one_row_may_be_stored_as_a_vector(tmp_path: Path) -> None:
+    types = np.full(64, 0.5, np.float32)
+    path = encoder_model(tmp_path / "tiny.gguf", tensors={"token_types.weight": types}).path
+    model = open_encoder(path)
+    assert model.tensors.token_types.shape == (1, 64)
+    model.close()
+
+
 @pytest.mark.parametrize(
     ("value", "pooling"),
     [(0, None), (1, "mean"), (2, "cls"), (3, "last"), (4, None), (None, "mean"), ("1", None)],
@@ -76,7 +84,7 @@ def test_wrong_metadata_is_refused(tmp_path: Path, metadata: dict[str, Any], wor
         ("token_types.weight", None, "'token_types.weight' is missing"),
         ("blk.1.ffn_down.bias", None, "'blk.1.ffn_down.bias' is missing"),
         ("token_embd_norm.bias", np.zeros(63, np.float32), "has shape [63]"),
-        ("token_types.weight", np.zeros(64, np.float32), "has shape [64]"),
+        ("token_types.weight", np.zeros((1, 2, 64), np.float32), "has shape [1, 2, 64]"),
         ("cls.weight", np.zeros((64, 64), np.float32), "'cls.weight'"),
     ],
 )

@@ -165,6 +165,22 @@ def test_wrong_shape_names_both(path: Path) -> None:
     assert "asks for [512, 256]" in message
 
 
+def test_dimensions_of_one_in_front_may_be_there_or_not(path: Path) -> None:
+    """llama.cpp leaves them out when it writes a file, and takes both."""
+    norm = np.full((1, 1, 256), 0.5, np.float32)
+    model = open_model(random_model(path, tensors={"blk.0.attn_norm.weight": norm}))
+    found = model.tensors.layers[0].attention_norm
+    assert found is not None and found.shape == (256,)
+    (row,) = dequantize(model.file.rows(found), found.type)
+    assert (row == 0.5).all()
+    one_head = {"heads": 1, "kv_heads": 1, "head_dim": 2, "ffn": 32}
+    up = np.ones((1, 32, 256), np.float32)
+    model = open_model(random_model(path, **one_head, tensors={"blk.0.ffn_up.weight": up}))
+    assert model.tensors.layers[0].up.shape == (32, 256)
+    wrong = np.ones((32, 1, 256), np.float32)
+    assert "[32, 1, 256]" in refusal(path, **one_head, tensors={"blk.0.ffn_up.weight": wrong})
+
+
 def test_type_without_a_decoder_names_tensor_and_supported_types(path: Path) -> None:
     raw = np.zeros((256, 320), np.uint8)
     message = refusal(path, tensors={"blk.0.attn_q.weight": (GGMLQuantizationType.Q8_1, raw)})

@@ -147,6 +147,20 @@ def test_a_template_that_does_not_end_for_what_it_is_probed_with_is_ended(
         ChatTemplate(source).render(MESSAGES)
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ raise_exception('no' * 999999) }}",
+        "{{ messages['x' * 999999].y }}",
+        "{% if " + "x" * 9999,
+    ],
+)
+def test_what_a_template_says_is_told_in_part(source: str) -> None:
+    with pytest.raises(BadRequestError) as refused:
+        ChatTemplate(source).render(MESSAGES)
+    assert len(str(refused.value)) < 3000
+
+
 def test_the_forms_of_a_conversation_share_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A template may take its time and then refuse the first form, and the next."""
     monkeypatch.setattr("emberd.text.template.time_limit", lambda: bounds.time_limit(0.5))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import reprlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ class Tensors:
         info = self._file.tensors.get(name)
         if info is None:
             return None
-        if info.shape != shape:
+        if _without_ones(info.shape) != _without_ones(shape):
             raise self._refuse(
                 f"tensor '{name}' has shape {list(info.shape)}; the metadata asks for {list(shape)}"
             )
@@ -106,7 +107,7 @@ class Tensors:
         except ModelFileError as error:
             raise self._refuse(f"tensor '{name}': {error}") from None
         self._taken.add(name)
-        return info
+        return info if info.shape == shape else replace(info, shape=shape)
 
     def required(self, name: str, *shape: int) -> TensorInfo:
         info = self.optional(name, *shape)
@@ -129,3 +130,9 @@ class Tensors:
 
     def _refuse(self, fault: str) -> ModelFileError:
         return ModelFileError(f"{self._file.name}: {fault}")
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Without dimensions of 1 in front, which files may have or leave out."""
+    first = next((place for place, size in enumerate(shape) if size != 1), len(shape) - 1)
+    return shape[first:]

@@ -201,9 +201,10 @@ def _rows_of(file: GGUFFile, name: str, most: int) -> int:
     info = file.tensors.get(name)
     if info is None:
         raise ModelFileError(f"{file.name}: tensor '{name}' is missing")
-    if len(info.shape) != 2 or info.shape[0] > most:
+    shape = info.shape if len(info.shape) > 1 else (1, *info.shape)
+    if len(shape) != 2 or shape[0] > most:
         raise ModelFileError(
             f"{file.name}: tensor '{name}' has shape {list(info.shape)}; a matrix of at most {most} "
             "rows is wanted"
         )
-    return info.shape[0]
+    return shape[0]

@@ -34,6 +34,8 @@ from .tokenizer import Tokenizer
 
 Messages = Sequence[Mapping[str, Any]]
 _PROBE = "probe-5f2c"
+_MAX_WORDS = 2000
+"""Characters of a template's own words that a caller is told."""
 
 
 class ChatTemplate:
@@ -62,7 +64,7 @@ class ChatTemplate:
             with time_limit():
                 self._strict = compiled(source, clock, may_append=False)
         except Exception as error:  # syntax, nesting too deep, constants that cannot be folded
-            self._fault = f"This model's chat template does not parse: {error}."
+            self._fault = f"This model's chat template does not parse: {_words(error)}."
 
     @property
     def fault(self) -> str | None:
@@ -231,7 +233,7 @@ def _bad_request(faults: Sequence[Exception]) -> BadRequestError:
     """The first purposeful refusal if there is one, else the first fault."""
     for fault in faults:
         if isinstance(fault, TemplateRefusedError):
-            return BadRequestError(str(fault), "messages")
+            return BadRequestError(str(fault)[:_MAX_WORDS], "messages")
     return BadRequestError(
         f"This model's chat template cannot render the conversation: {_words(faults[0])}.",
         "messages",
@@ -239,4 +241,4 @@ def _bad_request(faults: Sequence[Exception]) -> BadRequestError:
 
 
 def _words(fault: Exception) -> str:
-    return str(fault).rstrip(".") or type(fault).__name__
+    return str(fault)[:_MAX_WORDS].rstrip(".") or type(fault).__name__
