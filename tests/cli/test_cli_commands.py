@@ -21,6 +21,7 @@ from emberd.cli.output import size_words, time_words
 from emberd.cli.serve import _hint
 from emberd.cli.settings import flag_of
 from emberd.config import Config, settings
+from emberd.models.facts import content_digest
 from emberd.models.store import ModelStore
 from tiny_encoder import encoder_model
 from tiny_gguf import chain_model, random_model
@@ -269,6 +270,16 @@ def test_run_streams_one_answer_from_the_running_daemon(
     assert path == "/api/chat" and body["stream"] is True
     assert body["options"] == {"temperature": 0, "seed": 3, "num_predict": 9}
     assert [message["role"] for message in body["messages"]] == ["system", "user"]
+
+
+def test_run_asks_the_running_daemon_for_a_file_that_it_has(
+    emberd_cli: Emberd, scripted_daemon: ScriptedDaemon, models_dir: Path
+) -> None:
+    path = chain_model(models_dir / "tiny.gguf", {})
+    scripted_daemon.gets["/api/tags"] = {"models": [TAG | {"digest": content_digest(path)}]}
+    scripted_daemon.posts["/api/chat"] = (200, CHAT_LINES)
+    assert emberd_cli("run", str(path), "Capital?").out == "Paris\n"
+    assert scripted_daemon.asked[0][1]["model"] == "tiny:latest"
 
 
 def test_run_reads_standard_input_and_prints_json(

@@ -88,6 +88,21 @@ def test_run_starts_a_private_daemon_that_ends_with_it(model: Path, free_port: i
     assert strays == []
 
 
+def test_run_answers_by_the_file_of_a_path_whatever_the_daemon_calls_so(
+    model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    other = script_model(tmp_path / "mine" / model.name, {"?": ["No", "."]})
+    with serving("--model", str(model)) as (_, lines):
+        port = lines[0].strip().rpartition(":")[2]
+        given = {"EMBERD_PORT": port, "EMBERD_DEVICE": "cpu"}
+        assert run("run", str(other), "Well?", **given).stdout == "No.\n"
+        assert run("run", str(model), "Well?", **given).stdout == "Yes.\n"
+        missing = run("run", str(tmp_path / "none.gguf"), "Well?", **given)
+        assert missing.returncode == 1
+        assert missing.stderr == f"error: {tmp_path / 'none.gguf'}: no such file\n"
+
+
 def test_run_tells_why_the_private_daemon_did_not_start(free_port: int) -> None:
     done = run("run", "nothing", "hi", EMBERD_PORT=str(free_port))
     assert done.returncode == 1

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from arch_models import architecture_model
 from batches import GREEDY, Row, make_batch
 from emberd.errors import DeviceError
 from emberd.protocol import FROM_LAST_STEP, Runner, SamplingParams, WorkerOptions
@@ -284,4 +285,32 @@ def test_plans_that_hold_all_others_are_made_beside_the_first_steps(
     assert "no room" in caplog.text
     assert generate(runner, [[1, 2, 3], [4, 5]], [GREEDY] * 2, steps=4) == tokens
     assert not later.asked
+    caplog.clear()
+    monkeypatch.setattr(plans, "_asked_for", {})
+    monkeypatch.setattr(plans, "_likely", iter([PlanKey(2, 2, 2, False, Mode.PLAIN)]))
+    assert plans.prepare_next() and not plans.prepare_next()
+    assert "no room" in caplog.text
+    runner.close()
+
+
+def test_experts_are_those_of_the_plan_that_the_step_ran_on(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever plan has been made for such a step meanwhile: its inputs lie elsewhere."""
+    path = architecture_model(tmp_path / "m.gguf", "qwen3moe", quant="F32")
+    runner = GpuRunner.load(options(path))
+    row = Row(0, rng.integers(0, 256, 5).tolist(), 0, blocks_of(0, 8), sample=False)
+    batch = make_batch([row], runner.block_size, list(range(5)))
+    runner.submit(batch)
+    alone = runner.collect(), runner.experts_of(batch)
+    runner._plans._made.clear()
+    later = Later()
+    monkeypatch.setattr(runner._plans, "_thread", later)
+    runner.submit(batch)
+    out = runner.collect()
+    assert later.work()
+    for found, wanted in zip(runner.experts_of(batch), alone[1], strict=True):
+        assert np.array_equal(found, wanted)
+    assert out.logits is not None and alone[0].logits is not None
+    assert error(out.logits, alone[0].logits) < 1e-5
     runner.close()

@@ -15,7 +15,10 @@ import typer
 
 from ..config import Config
 from ..errors import BadRequestError, EmberdError
+from ..models.facts import content_digest
+from ..models.store import file_name
 from .client import Daemon, private_daemon
+from .local import given_file
 from .output import JsonOption, console, print_json
 from .settings import with_settings
 
@@ -43,7 +46,8 @@ def run(
 ) -> None:
     """Chat with a model in the terminal, or answer one prompt.
 
-    Uses the running daemon. Where none runs, starts one for this session only.
+    Uses the running daemon. Where none runs, or it does not have the file of that path, starts one for this session
+    only.
     """
     if prompt is None and not sys.stdin.isatty():
         prompt = sys.stdin.read().strip()
@@ -125,10 +129,10 @@ def _rate(count: int, nanoseconds: int | None) -> float | None:
 @contextmanager
 def _daemon(config: Config, model: str) -> Iterator[tuple[Daemon, str]]:
     """A daemon, and the name under which it knows the model."""
-    daemon = Daemon(config)
-    name = Path(model).stem if Path(model).is_file() else model
+    path, daemon = given_file(model), Daemon(config)
+    name = model if path is None else file_name(path)
     try:
-        if daemon.answers():
+        if daemon.answers() and (path is None or _has_file(daemon, name, path)):
             yield daemon, name
             return
     finally:
@@ -137,6 +141,12 @@ def _daemon(config: Config, model: str) -> Iterator[tuple[Daemon, str]]:
         with console().status(f"loading {model}") if sys.stdout.isatty() else ExitStack():
             private = stack.enter_context(private_daemon(config, model))
         yield private, name
+
+
+def _has_file(daemon: Daemon, name: str, path: Path) -> bool:
+    """Whether what the daemon calls so is this file: another one may have the name."""
+    wanted = name, content_digest(path)
+    return any(wanted == (tag["name"], tag["digest"]) for tag in daemon.get("/api/tags")["models"])
 
 
 def _print_reply(session: Session, prompt: str, verbose: bool) -> None:

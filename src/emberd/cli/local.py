@@ -39,12 +39,20 @@ def model_and_draft(config: Config, model: str) -> tuple[Path, Path | None]:
     return path, draft_path(config, name, path, lambda other: store.find(other).path)
 
 
-def _named(config: Config, model: str) -> tuple[str, Path]:
-    """The name under which the daemon has it, and the file."""
+def given_file(model: str) -> Path | None:
+    """The file whose path this is; None: it is a name. Raises ModelFileError for the path of no file."""
     path = Path(os.path.expanduser(model))
     if os.path.isfile(path):
-        return file_name(path), path
+        return path
     if os.sep in model and model.lower().endswith(".gguf"):
         raise ModelFileError(f"{model}: no such file")
+    return None
+
+
+def _named(config: Config, model: str) -> tuple[str, Path]:
+    """The name under which the daemon has it, and the file."""
+    path = given_file(model)
+    if path is not None:
+        return file_name(path), path
     stored = local_store(config).find(model)
     return stored.name, stored.path

@@ -118,7 +118,7 @@ class Plans:
                 return True
         key = next((key for key in self._likely if key not in self._made), None)
         if key is not None:
-            self.get(key)
+            self._get_beside(key)
         return key is not None
 
     def get(self, key: PlanKey) -> Plan:

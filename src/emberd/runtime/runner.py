@@ -44,6 +44,7 @@ from .kv_size import size_kv
 from .linear import LinearTable
 from .logprobs import COLUMNS
 from .model import ModelWeights, load_weights
+from .plan import Plan
 from .replay import Recording, make_replayer
 from .sampler import Mode
 from .scratch import first_rows
@@ -78,6 +79,7 @@ class GpuRunner:
         self.kv_type = size.kind
         self._pending: deque[tuple[IntArray, StepOutput, Mode]] = deque()
         self._held: tuple[Recording, NDArray[np.bool_]] | None = None  # waits for its masks
+        self._last_plan: Plan | None = None  # of the last step
         self._lent = False
 
     @classmethod
@@ -219,6 +221,7 @@ class GpuRunner:
         places, rows = batch.sampled_places()
         mode = self._sampler.mode_for(batch)
         plan = self._plans.for_step(batch, len(places), mode)
+        self._last_plan = plan
         values = plan.inputs.fill(batch, places, rows, self._transformer.tile_size)
         self._replayer.submit(plan.recording, plan.inputs.tensor, values)
         output = StepOutput(np.full(batch.num_rows, -1, np.int32))
@@ -254,9 +257,9 @@ class GpuRunner:
         It must have been the last step and sample nothing; it is run again, which changes nothing.
         """
         self._replayer.flush()
-        plan = self._plans.for_step(batch, 0, self._sampler.mode_for(batch))
+        assert self._last_plan is not None
         found, steps = [], []
-        for dispatch in plan.recording.dispatches:
+        for dispatch in self._last_plan.recording.dispatches:
             steps.append(dispatch)
             if dispatch.kernel.key.name == "top_experts":
                 run_once(self._device, steps)
