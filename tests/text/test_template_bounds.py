@@ -53,6 +53,8 @@ MESSAGES = [{"role": "user", "content": "hi"}]
         "{{ '%*d' % (999999999, 1) }}",
         "{{ ('{0}' * 9999).format('x' * 9999) }}",
         "{{ '{:{w}}'.format('x', w=999999999) }}",
+        "{{ ('{' + ':' * 9999999).format('x') }}",
+        "{{ 'x'|center(99999) }}" * 10_000,  # which jinja2 would make while it compiles
         "{{ ('\n' * 999999)|indent(9999) }}",
         "{{ ('\t' * 999999).expandtabs(9999) }}",
         "{{ ('x' * 9999).translate({120: 'y' * 9999}) }}",
