@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import wgpu
 
 from arch_models import architecture_model
 from batches import GREEDY, Row, make_batch
@@ -286,10 +287,15 @@ def test_plans_that_hold_all_others_are_made_beside_the_first_steps(
     assert generate(runner, [[1, 2, 3], [4, 5]], [GREEDY] * 2, steps=4) == tokens
     assert not later.asked
     caplog.clear()
+
+    def refuse_by_the_library(key: PlanKey) -> Plan:
+        raise wgpu.GPUOutOfMemoryError("not even for a plan")
+
+    monkeypatch.setattr(plans, "_make", refuse_by_the_library)
     monkeypatch.setattr(plans, "_asked_for", {})
     monkeypatch.setattr(plans, "_likely", iter([PlanKey(2, 2, 2, False, Mode.PLAIN)]))
     assert plans.prepare_next() and not plans.prepare_next()
-    assert "no room" in caplog.text
+    assert "not even for a plan" in caplog.text
     runner.close()
 
 

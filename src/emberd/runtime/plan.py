@@ -15,6 +15,7 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+import wgpu
 from numpy.typing import NDArray
 
 from ..errors import DeviceError
@@ -140,7 +141,7 @@ class Plans:
     def _get_beside(self, key: PlanKey) -> None:
         try:
             self.get(key)
-        except DeviceError as error:
+        except (DeviceError, wgpu.GPUError) as error:
             logger.warning("no plan for %s, larger ones stay in use: %s", key, error)
 
     def _make(self, key: PlanKey) -> Plan:
