@@ -18,7 +18,9 @@ pytestmark = [pytest.mark.model, pytest.mark.slow]
 MODEL = "smollm2-135m-instruct.q4_1"  # the file's stem in lower case: case does not matter
 CLOSE_CALL = 0.03
 """Log-probability between two candidates below which either may be taken (cases/README.md, "float")."""
-QUESTION = "What is the capital of France?"
+QUESTION, ANSWER = "Name the capital of France.", "The capital of France is Paris."
+ROUNDING = 0.45
+"""The same between an exact run and one that rounds activations to 8 bits (cases/README.md, "8-bit")."""
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +92,18 @@ def test_both_apis_answer_a_chat_alike(real: Daemon) -> None:
     assert len({(reply.text, reply.reason, reply.num_prompt_tokens) for reply in replies}) == 1
     assert "Paris" in replies[0].text and replies[0].reason == "stop"
     assert len(replies[1].pieces) > 1
+
+
+def test_the_answer_that_the_readme_shows_is_that_of_every_device(real: Daemon) -> None:
+    """Each of its tokens leads by more than the rounding on a GPU moves it."""
+    request = body(CHAT, MODEL, QUESTION, stream=False, logprobs=True, top_logprobs=2)
+    (choice,) = real.http.post(CHAT, json=request).json()["choices"]
+    assert choice["message"]["content"] == ANSWER
+    for token in choice["logprobs"]["content"]:
+        first, second = (top["logprob"] for top in token["top_logprobs"])
+        assert first - second > ROUNDING, token["token"]
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert f"question: {QUESTION}\nanswer:   {ANSWER}\n" in readme
 
 
 def test_four_chats_at_once(real: Daemon) -> None:

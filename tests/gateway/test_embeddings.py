@@ -262,6 +262,14 @@ def test_ollama_embed_of_nothing_is_no_embeddings_ol41(site: Site, given: Any) -
     assert response.json()["embeddings"] == []
 
 
+@pytest.mark.parametrize("given", [[""], ["", "the"], ["", ""]])
+def test_ollama_embed_has_a_vector_for_each_text_of_a_list(site: Site, given: list[str]) -> None:
+    """Empty ones too, of which an encoder sees its special tokens."""
+    response = post(site, EMBED, {"model": "encoder", "input": given})
+    assert response.status_code == 200, response.text
+    assert len(response.json()["embeddings"]) == len(given)
+
+
 def test_ollama_embed_cuts_unless_told_not_to_ol41(site: Site) -> None:
     long = "the " * 63
     body = {"model": "encoder", "input": long}

@@ -26,8 +26,8 @@ from .verify import verify
 
 app = typer.Typer(
     name="emberd",
-    help="A local inference daemon: GGUF models on any GPU through WebGPU, served as OpenAI and "
-    "Ollama APIs.",
+    help="A local inference daemon: GGUF models on any GPU through WebGPU, served as OpenAI, "
+    "Ollama and Anthropic APIs.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @with_settings()
 def serve(config: Config) -> None:
-    """Serve models over HTTP: the OpenAI and Ollama APIs on one port.
+    """Serve models over HTTP: the OpenAI, Ollama and Anthropic APIs on one port.
 
     Models named here are loaded at the start and stay; others are loaded by the first request for them. The
     first Ctrl-C lets running replies end, the second does not.
@@ -52,7 +52,7 @@ def _hint(config: Config, store: ModelStore, names: list[str], place: str) -> st
     if not models:
         return f"no models yet: emberd pull brings one, or put GGUF files into {store.models_dir}"
     answering = next((one for one in models if "completion" in one.facts.capabilities), None)
-    question, route = "What is the capital of France?", "chat/completions"
+    question, route = "Name the capital of France.", "chat/completions"
     body: dict[str, object] = {"model": short_name((answering or models[0]).name)}
     if answering is not None:
         body |= {"messages": [{"role": "user", "content": question}], "temperature": 0}

@@ -13,7 +13,7 @@ Stream = Literal["text/event-stream", "application/x-ndjson"]
 SSE: Stream = "text/event-stream"
 LINES: Stream = "application/x-ndjson"
 MODEL = "my-model"
-_USER = [{"role": "user", "content": "What is the capital of France?"}]
+_USER = [{"role": "user", "content": "Name the capital of France."}]
 _ANSWER = "The capital of France is Paris."
 _USAGE = {"prompt_tokens": 14, "completion_tokens": 8, "total_tokens": 22}
 
@@ -168,13 +168,13 @@ EXAMPLES: dict[str, Example] = {
     "POST /v1/responses": Example(
         "Answers items, and stores the answer (OpenAI)",
         _RESPONSE,
-        {"model": MODEL, "input": "What is the capital of France?", "max_output_tokens": 32},
+        {"model": MODEL, "input": "Name the capital of France.", "max_output_tokens": 32},
         SSE,
     ),
     "POST /v1/responses/input_tokens": Example(
         "Counts the tokens of a request for a response",
         {"object": "response.input_tokens", "input_tokens": 14},
-        {"model": MODEL, "input": "What is the capital of France?"},
+        {"model": MODEL, "input": "Name the capital of France."},
     ),
     "GET /v1/responses/{id}": Example("A stored response", _RESPONSE),
     "DELETE /v1/responses/{id}": Example(
@@ -218,7 +218,7 @@ EXAMPLES: dict[str, Example] = {
             "prompt_eval_count": 14,
             "eval_count": 8,
         },
-        {"model": MODEL, "prompt": "What is the capital of France?", "stream": False},
+        {"model": MODEL, "prompt": "Name the capital of France.", "stream": False},
         LINES,
     ),
     "POST /api/chat": Example(
@@ -300,7 +300,7 @@ EXAMPLES: dict[str, Example] = {
     ),
     "POST /apply-template": Example(
         "A conversation as the text that the model would be given (llama.cpp)",
-        {"prompt": "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n"},
+        {"prompt": "<|im_start|>user\nName the capital of France.<|im_end|>\n"},
         {"model": MODEL, "messages": _USER},
     ),
     "GET /props": Example(

@@ -51,9 +51,9 @@ BODIES = (EmbedRequest, OldEmbeddingsRequest)
 async def embed(request: Request) -> Response:
     started_ns = time.perf_counter_ns()
     body, raw = await read_body(request, EmbedRequest)
-    inputs = [body.input] if isinstance(body.input, str) else body.input or []
-    if inputs == [""]:
-        inputs = []
+    inputs = body.input or []
+    if isinstance(inputs, str):
+        inputs = [inputs]
     done = await _embed(request, body, inputs, body.truncate is not False, "input")
     vectors = [normalised(shortened(vector, body.dimensions)) for vector in done.vectors]
     answer = {
