@@ -85,6 +85,7 @@ def test_nothing_is_looked_for_in_a_template_that_is_too_long() -> None:
 GROWTHS = (
     "[n.x, n.x]",
     "(n.x, n.x)",
+    "[n.x] + [n.x]",
     "{1: n.x, 2: n.x}",
     "dict(a=n.x, b=n.x)",
     "{}.fromkeys(range(9), n.x)",
@@ -161,6 +162,13 @@ def test_what_a_template_says_is_told_in_part(source: str) -> None:
     with pytest.raises(BadRequestError) as refused:
         ChatTemplate(source).render(MESSAGES)
     assert len(str(refused.value)) < 3000
+
+
+def test_lists_that_grow_item_by_item_are_not_gone_through_each_time() -> None:
+    grows = "{% for m in messages %}{% set n.x = n.x + [m] %}{% endfor %}{{ n.x|length }}"
+    messages = [{"role": "user", "content": f"{i}", "parts": [[i], [i]]} for i in range(10_000)]
+    rendered = ChatTemplate("{% set n = namespace(x=[]) %}" + grows).render(messages)
+    assert rendered == "10000"  # going through them all takes minutes, and the time is up
 
 
 def test_the_forms_of_a_conversation_share_their_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,16 @@ from jinja2.runtime import Macro
 from jinja2.sandbox import SandboxedEnvironment
 from jinja2.utils import Cycler
 
-from .spending import MAX_TEXT, TemplateLimitError, changed, check_size, joined, made, weight
+from .spending import (
+    MAX_TEXT,
+    TemplateLimitError,
+    changed,
+    check_size,
+    joined,
+    made,
+    put_together,
+    weight,
+)
 
 MAX_SOURCE = 1 << 18
 """Characters of a template itself: ten times the longest."""
@@ -112,7 +121,8 @@ class BoundedEnvironment(SandboxedEnvironment):
                 raise TemplateLimitError("a template may not raise numbers to such powers")
         elif operator == "%" and isinstance(left, str):
             _check_format(left, "%", right if isinstance(right, tuple) else (right,))
-        return made(super().call_binop(context, operator, left, right))
+        result = super().call_binop(context, operator, left, right)
+        return put_together(result, left, right) if operator == "+" else made(result)
 
     def call(self, context: Any, /, function: Any, *args: Any, **kwargs: Any) -> Any:
         subject, name = getattr(function, "__self__", None), getattr(function, "__name__", "")

@@ -41,6 +41,9 @@ class _Spending:
     def __init__(self, may_change: bool) -> None:
         self.bytes = 0
         self.may_change = may_change
+        self.sums: dict[
+            int, tuple[Any, int, int]
+        ] = {}  # by id: lists put together, with what they hold
         self.holding: dict[int, Any] = {}  # by id: what holds other lists and dicts
 
 
@@ -68,11 +71,23 @@ def made(value: Any) -> Any:
         return value
     now: _Spending | None = getattr(_rendering, "spending", None)
     if now is not None:
-        now.bytes += sys.getsizeof(value)
-        if now.bytes > MAX_MADE:
-            raise TemplateLimitError(f"a template may not make over {MAX_MADE >> 20} MB in all")
+        _spend(now, value)
         if now.may_change and isinstance(value, _CONTAINERS) and any(map(_holds, _items(value))):
             now.holding[id(value)] = value
+    return value
+
+
+def put_together(value: Any, left: Any, right: Any) -> Any:
+    """`made` of what `left + right` gave: lists that grow by an item in a loop are not gone through each time."""
+    now: _Spending | None = getattr(_rendering, "spending", None)
+    if now is None or now.may_change or not isinstance(value, list):
+        return made(value)
+    known = now.sums.pop(id(left)) if id(left) in now.sums else (left, *_measured(left))
+    characters, num_items = _measured(right)
+    characters, num_items = known[1] + characters, known[2] + num_items
+    _check_measures(characters, num_items)
+    now.sums[id(value)] = (value, characters, num_items)
+    _spend(now, value)
     return value
 
 
@@ -98,20 +113,35 @@ def changed(value: Any) -> None:
 
 def weight(value: Any) -> int:
     """Characters and items of a value. Raises TemplateLimitError where it holds more than is allowed."""
+    return sum(_measured(value))
+
+
+def _measured(value: Any) -> tuple[int, int]:
     characters = num_items = 0
     level = [value]
     while level:
         item = level.pop()
         if isinstance(item, str):
             characters += len(item)
-            if characters > MAX_TEXT:
-                check_size(characters)
         elif isinstance(item, _CONTAINERS):
             num_items += len(item)
-            if num_items > MAX_ITEMS:
-                raise TemplateLimitError(f"a template may not make lists of over {MAX_ITEMS} items")
-            level.extend(_items(item))
-    return characters + num_items
+            if num_items <= MAX_ITEMS:
+                level.extend(_items(item))
+        if characters > MAX_TEXT or num_items > MAX_ITEMS:
+            _check_measures(characters, num_items)
+    return characters, num_items
+
+
+def _check_measures(characters: int, num_items: int) -> None:
+    check_size(characters)
+    if num_items > MAX_ITEMS:
+        raise TemplateLimitError(f"a template may not make lists of over {MAX_ITEMS} items")
+
+
+def _spend(now: _Spending, value: Any) -> None:
+    now.bytes += sys.getsizeof(value)
+    if now.bytes > MAX_MADE:
+        raise TemplateLimitError(f"a template may not make over {MAX_MADE >> 20} MB in all")
 
 
 def _items(value: Any) -> Iterable[Any]:
