@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,12 +21,14 @@ from emberd.models.fit import judge
 from emberd.protocol import WorkerOptions
 from emberd.runtime import estimate as runtime_estimate
 from emberd.runtime.counting import CountingDevice
+from emberd.runtime.decode_attention import decode_partial_shape, decode_splits
 from emberd.runtime.device import Device
 from emberd.runtime.encoder import GpuEncoder
 from emberd.runtime.estimate import estimate
 from emberd.runtime.model import load_weights
+from emberd.runtime.plan_key import Buckets
 from emberd.runtime.runner import GpuRunner
-from emberd.runtime.scratch import Scratch, widest_row
+from emberd.runtime.scratch import Scratch, partial_elements, widest_row
 from emberd.runtime.text_runner import encoder_sizes
 from made_up_gpu import made_up_gpu
 from shape_files import LLAMA_1B, LLAMA_8B, shape_file
@@ -213,3 +217,18 @@ def test_a_refused_context_says_what_it_needs_and_what_would_hold_it(tmp_path: P
     assert str(context * token) in told.refusal and "--kv-type q8_0" in told.refusal
     less = estimate(made_up_gpu(), asked(path, context_length=context, kv_memory=token * 32))
     assert less.refusal and "q8_0" not in less.refusal
+
+
+def test_partial_results_of_every_step_have_room(tmp_path: Path) -> None:
+    """Also where as many decode rows as there may be are no power of two."""
+    device = CountingDevice(made_up_gpu())
+    model = open_model(random_model(tmp_path / "m.gguf", heads=3, kv_heads=3, width=96))
+    model.close()
+    spec = dataclasses.replace(model.spec, context_length=4096)
+    for most in range(1, 40):
+        splits = partial(decode_splits, device, num_kv_heads=3, context=4096)
+        keys = Buckets(64, most, lambda rows, _: 1, lambda rows, context: False).likely()
+        rows = {key.decode_rows for key in keys if key.decode_rows}
+        shape = {"num_heads": 3, "head_dim": spec.head_dim}
+        needed = [decode_partial_shape(rows=n, splits=splits(rows=n), **shape) for n in rows]
+        assert max(map(math.prod, needed)) <= partial_elements(device, spec, most), most

@@ -86,9 +86,10 @@ class ExpertScratch:
 
 
 def partial_elements(device: Device, spec: ModelSpec, max_rows: int) -> int:
-    """Elements that decode attention's partial results take in the most demanding bucket."""
+    """Elements that decode attention's partial results take in the most demanding bucket; the largest may be of any
+    number of rows."""
     sizes = []
-    for rows in [1 << i for i in range(bucket(max_rows).bit_length())]:
+    for rows in [*(1 << i for i in range(max_rows.bit_length())), max_rows]:
         splits = decode_attention.decode_splits(
             device, rows=rows, num_kv_heads=spec.num_kv_heads, context=spec.context_length
         )
