@@ -63,7 +63,7 @@ class Pace:
         self._alone: dict[int, float] = {}  # seconds by replies
         self._mixed: dict[tuple[int, int], float] = {}  # by replies and tokens
         self._prompts: dict[int, float] = {}  # without replies, by tokens
-        self._per_token = math.inf  # seconds, the least seen beyond what replies take
+        self._per_token = math.inf  # seconds beyond what replies take, the least seen
         self._saved = MOMENT  # seconds that prompts may take beyond their share
         self._rested = 0.0  # seconds of their share, since they had a step
         self._num_alone = SELDOM  # steps without them, since then
@@ -72,12 +72,13 @@ class Pace:
         self._unrefreshed = 0
 
     def note(self, mix: Mix) -> None:
-        """A step is done. The first of its size is not believed: what it needs was made in it."""
+        """A step is done. The first of its size is not believed: what it needs was made in it. One prompt token beside
+        many replies tells nothing of what many take."""
         replies = _power(mix.num_replies) if mix.num_replies else 0
         size = self._size(mix.num_replies + mix.num_prompt_tokens) if mix.num_prompt_tokens else 0
         key, took = (replies, size), max(mix.seconds, _CLOCK)
         beyond = took - self._alone.get(replies, 0.0)
-        if size and beyond > 0:
+        if beyond > 0 and mix.num_prompt_tokens >= max(1, mix.num_replies):
             self._per_token = min(self._per_token, beyond / mix.num_prompt_tokens)
         if key not in self._seen:
             self._seen.add(key)
