@@ -25,7 +25,7 @@ prefill is about a tenth faster with it."""
 CPU_SCORES = 1 << 18
 """Scores of attention that the CPU device makes at a time, about: 1 MiB, which stays in a core's cache."""
 
-_BLAS_BYTES = 36 << 20
+_BLAS_BYTES = 4 << 20
 
 _SMALL, _MID = 8 << 30, 24 << 30  # bytes of the device up to which it is of that class
 

@@ -100,6 +100,16 @@ def test_matmul(rng: np.random.Generator, num_tokens: int, width: int) -> None:
     check(y, x.astype(np.float64) @ w.T.astype(np.float64), "float")
 
 
+def test_matmul_of_few_tokens_takes_large_weights_in_parts(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ops, "PACKED_BYTES", 5000)
+    x, w = rng.normal(size=(3, 96)), rng.normal(size=(101, 96))
+    y = ops.matmul(x.astype(np.float32), w.astype(np.float32))
+    assert y.shape == (3, 101)
+    np.testing.assert_allclose(y, x @ w.T, rtol=1e-4, atol=1e-4)
+
+
 def test_matmul_q8_multiplies_what_quantize_q8_left(rng: np.random.Generator) -> None:
     x, w = normal(rng, 5, 256), normal(rng, 31, 256)
     q, scale = ops.quantize_q8(x)

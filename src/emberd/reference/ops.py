@@ -33,6 +33,9 @@ GATE_LIMIT, GATE_SLOPE = 7.0, 1.702
 FEW_TOKENS = 64
 """Up to this many tokens `matmul` puts the weights on the left, where OpenBLAS is up to 1.5 x faster."""
 
+PACKED_BYTES = 8 << 20
+"""Of weights at a time then, since each thread keeps as much memory as its part of them takes."""
+
 
 def embedding(table: F32, ids: I32, scale: float) -> F32:
     """Rows of `table` (V, D) for `ids` (T,), times `scale` (1, or sqrt(D) for Gemma) -> (T, D)."""
@@ -71,6 +74,10 @@ def quantize_q8(x: F32, group: int = QUANT_BLOCK) -> tuple[I8, F32]:
 def matmul(x: F32, w: F32) -> F32:
     """x (T, D) times the rows of w (N, D) -> (T, N): y = x wᵀ. Both may be stacked the same way."""
     if 1 < x.shape[-2] <= FEW_TOKENS:
+        if w.ndim == 2 and w.nbytes > 2 * PACKED_BYTES:
+            rows = max(1, PACKED_BYTES // w[0].nbytes)
+            parts = (w[first : first + rows] for first in range(0, len(w), rows))
+            return np.concatenate([matmul(x, part) for part in parts], axis=-1)
         return np.ascontiguousarray((w @ x.swapaxes(-1, -2)).swapaxes(-1, -2))
     return x @ w.swapaxes(-1, -2)
 
