@@ -104,6 +104,7 @@ def test_unknown_flag_is_a_usage_error(emberd_cli: Emberd) -> None:
         (("serve", "--port", "many"), ("--port", "many")),
         (("serve", "--model", "/nowhere/x.gguf"), ("/nowhere/x.gguf",)),
         (("bench", "x", "--streams", "1,,2"), ("--streams", "1,,2")),
+        (("bench", "x", "--ctx", "10"), ("--ctx 10", "--prompt-tokens 128", "--new-tokens 64")),
         (("verify", "x", "--device", "cpu"), ("reference",)),
         (("devices", "--device", "no-such-adapter"), ("no-such-adapter",)),
     ],

@@ -51,6 +51,10 @@ def bench(
     from ..worker.process import load_runners
 
     workload = Workload(_numbers(streams), prompt_tokens, new_tokens)
+    if config.ctx and config.ctx < prompt_tokens + new_tokens:
+        raise BadRequestError(
+            f"--ctx {config.ctx} does not hold --prompt-tokens {prompt_tokens} and --new-tokens {new_tokens}"
+        )
     path, draft = model_and_draft(config, model)
     opened = open_model(path)
     vocab_size = opened.spec.vocab_size
