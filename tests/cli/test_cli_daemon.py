@@ -23,8 +23,8 @@ EMBERD = [sys.executable, "-m", "emberd"]
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """After the letter "?" it writes "Yes." and ends."""
-    return script_model(tmp_path / "talker.gguf", {"?": ["Yes", "."]})
+    """After a question or a sentence it writes "Yes!" and ends."""
+    return script_model(tmp_path / "talker.gguf", {"?": ["Yes", "!"], ".": ["Yes", "!"]})
 
 
 @contextmanager
@@ -60,14 +60,14 @@ def test_serve_prints_its_url_and_a_line_that_works(model: Path) -> None:
         assert asked is not None and asked[1].startswith(url[1])
         headers = {"Content-Type": "application/x-www-form-urlencoded"}  # what curl -d sends
         reply = httpx.post(asked[1], content=asked[2], headers=headers, timeout=60)
-        assert reply.json()["choices"][0]["message"]["content"] == "Yes."
+        assert reply.json()["choices"][0]["message"]["content"] == "Yes!"
 
         port = url[1].rpartition(":")[2]
         taken = run("serve", "--port", port)
         assert taken.returncode == 1 and taken.stderr.count("\n") == 1
         assert port in taken.stderr and "--port" in taken.stderr
 
-        assert run("run", "talker", "Well?", EMBERD_PORT=port).stdout == "Yes.\n"
+        assert run("run", "talker", "Well?", EMBERD_PORT=port).stdout == "Yes!\n"
         assert "talker" in run("ps", EMBERD_PORT=port).stdout
         assert run("stop", "talker", EMBERD_PORT=port).stdout == "talker is unloaded\n"
 
@@ -78,7 +78,7 @@ def test_serve_prints_its_url_and_a_line_that_works(model: Path) -> None:
 def test_run_starts_a_private_daemon_that_ends_with_it(model: Path, free_port: int) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     done = run("run", str(model), "Well?", "--device", "cpu", EMBERD_PORT=str(free_port))
-    assert (done.returncode, done.stdout) == (0, "Yes.\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "Yes!\n"), done.stderr
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
     strays = [
         process.info["pid"]
@@ -97,7 +97,7 @@ def test_run_answers_by_the_file_of_a_path_whatever_the_daemon_calls_so(
         port = lines[0].strip().rpartition(":")[2]
         given = {"EMBERD_PORT": port, "EMBERD_DEVICE": "cpu"}
         assert run("run", str(other), "Well?", **given).stdout == "No.\n"
-        assert run("run", str(model), "Well?", **given).stdout == "Yes.\n"
+        assert run("run", str(model), "Well?", **given).stdout == "Yes!\n"
         missing = run("run", str(tmp_path / "none.gguf"), "Well?", **given)
         assert missing.returncode == 1
         assert missing.stderr == f"error: {tmp_path / 'none.gguf'}: no such file\n"
@@ -129,7 +129,7 @@ def test_commands_send_the_key_of_their_environment(model: Path, tmp_path: Path)
         assert wrong.returncode == 1 and "not known here" in wrong.stderr
         assert "other" not in wrong.stderr
         done = run("run", "talker", "Well?", EMBERD_PORT=port, EMBERD_API_KEY_FILE=str(keys))
-        assert done.stdout == "Yes.\n", done.stderr
+        assert done.stdout == "Yes!\n", done.stderr
         assert "talker" in run("ps", EMBERD_PORT=port, EMBERD_API_KEYS="secret-key").stdout
 
 
@@ -139,11 +139,11 @@ def test_a_unix_socket_in_place_of_a_port(model: Path) -> None:
         with serving("--model", str(model), "--socket", path) as (daemon, lines):
             assert lines[0].endswith(f"listens on {path}\n")
             assert f"curl --unix-socket {path} http://localhost/v1/" in lines[1]
-            assert run("run", "talker", "Well?", EMBERD_SOCKET=path).stdout == "Yes.\n"
+            assert run("run", "talker", "Well?", EMBERD_SOCKET=path).stdout == "Yes!\n"
             assert "talker" in run("ps", "--socket", path).stdout
             daemon.send_signal(signal.SIGTERM)
             assert daemon.wait(30) == 0
         assert os.listdir(folder) == []
         # A private daemon has a port of its own, whatever the environment says.
         done = run("run", str(model), "Well?", "--device", "cpu", EMBERD_SOCKET=path)
-        assert done.stdout == "Yes.\n", done.stderr
+        assert done.stdout == "Yes!\n", done.stderr
