@@ -39,7 +39,7 @@ def real_model():
     """Its whole prompt, read by a real model."""
     folder = Path.cwd() / "real"
     folder.mkdir()
-    limit = ", defaultCompletionOptions: {maxTokens: 200}"
+    limit = ", defaultCompletionOptions: {maxTokens: 200, temperature: 0}"
     (folder / "config.yaml").write_text(config("openai", V1, MODEL, limit))
     told = output(["cn", "--config", "config.yaml", "-p", "Say hi."], folder, 900, QUIET)
     assert told.strip(), "nothing was said"

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from check import AGENT_MODEL, BASE, run, step
 
+# A real model's reply up to its context takes a minute and more on two cores.
 FLAGS = (
-    "--checks not_a_server_error --max-examples 10 --request-timeout 60 --warnings off --no-color"
+    "--checks not_a_server_error --max-examples 10 --request-timeout 300 --warnings off --no-color"
 )
 
 FIXED = {"model": AGENT_MODEL, "ignore_eos": False}  # a reply that may not end never does
