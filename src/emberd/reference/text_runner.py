@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ def call_sizes(spec_context: int, options: WorkerOptions) -> tuple[int, int]:
     return context, max(options.max_batch_tokens, context)
 
 
-class TextRunner:
+class TextRunner(ABC):
     """Implements `protocol.EncoderRunner`; a subclass says how its files are opened and read, and what is computed."""
 
     dense: F32 | None = None
@@ -43,13 +44,13 @@ class TextRunner:
         self._load_seconds = time.perf_counter() - start
 
     @staticmethod
+    @abstractmethod
     def open(path: str) -> Any:
         """The file. Raises `ModelFileError`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, model: Any, progress: Callable[[float], None] | None) -> None:
         """Read all of the open file, to `weights`. Raises `ModelLoadError` where memory does not suffice."""
-        raise NotImplementedError
 
     @classmethod
     def load(
@@ -85,9 +86,9 @@ class TextRunner:
             max_batch_tokens=self.max_batch_tokens,
         )
 
+    @abstractmethod
     def hidden_states(self, token_ids: I32, query_start: I32) -> F32:
         """See `protocol.EncoderRunner`."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Let the weights go; the runner is not used after."""

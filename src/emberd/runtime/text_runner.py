@@ -6,6 +6,7 @@ The forward pass is a list of dispatches, recorded once for each bucket of token
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -70,7 +71,7 @@ def encoder_sizes(
 R = TypeVar("R", bound="TextRunner")
 
 
-class TextRunner:
+class TextRunner(ABC):
     """One encoder on one device. Implements `protocol.EncoderRunner`; a subclass says how its files are opened and what
     is allocated."""
 
@@ -115,10 +116,11 @@ class TextRunner:
         )
 
     @staticmethod
+    @abstractmethod
     def open(path: str) -> Any:
         """The file. Raises ModelFileError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def allocate(
         self,
         model: Any,
@@ -127,7 +129,6 @@ class TextRunner:
         kernels: Kernels,
     ) -> Parts:
         """All buffers, the weights under way. Raises DeviceError where one binding cannot hold a part."""
-        raise NotImplementedError
 
     def dense_of(self, model: Any) -> FloatArray | None:
         """What pooled states are multiplied by."""
