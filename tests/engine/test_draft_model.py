@@ -89,7 +89,7 @@ def random_request(
 def test_no_token_is_another_for_it(rng: np.random.Generator, steps_in_flight: int) -> None:
     """Arrivals, cancels, preemption by the engine and by hand, stop tokens; pools of both models that are too small."""
     counts = np.zeros(2, np.int64)  # of right guesses, of those put back
-    for _ in range(5):
+    for num_rounds in itertools.count(1):
         sizes = {"block_size": int(rng.choice([1, 4, 16])), "steps_in_flight": steps_in_flight}
         runner = ScriptedRunner(
             num_blocks=int(rng.integers(20, 60)),
@@ -114,7 +114,9 @@ def test_no_token_is_another_for_it(rng: np.random.Generator, steps_in_flight: i
         counts += in_company(rng, engine, partial(random_request, rng, longest), hashed, 10, 0.05)
         assert engine.step().num_free_blocks == runner.num_blocks
         assert draft.blocks.num_free == num_blocks, "the draft model keeps blocks of what has ended"
-    assert counts[0] > 25 and counts[1], "guesses and preemption were meant to come"
+        if num_rounds >= 5 and counts[0] > 25 and counts[1]:
+            break
+        assert num_rounds < 50, "guesses and preemption were meant to come"
 
 
 def test_replies_wait_for_a_part_of_a_long_prompt_and_for_none_that_does_not_pay(
