@@ -53,7 +53,9 @@ def test_replies_take_half_of_the_time_and_their_gaps_stay_within_twice_what_the
         times = [step.seconds for step in steps]
         prompts = sum(step.num_prompt_tokens for step in steps) * token
         assert prompts < 0.58 * sum(times)
-        noise = 1.5 if smallest == 1 else 1.25  # of one token beside many replies half may be chance
+        noise = (
+            1.5 if smallest == 1 else 1.25
+        )  # of one token beside many replies half may be chance
         assert max(times) <= max(LONGEST_GAP, LONGEST_GAPS * alone, least) * noise
         kinds.add(least < 2 * alone)
         if least < 2 * alone:

@@ -1,4 +1,4 @@
-"""A site with one model, `tiny`, whose file is written once."""
+"""Sites with one model, `tiny`, and with models that write what a test is about; their files are written once."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from constraints_harness import Asked, write_constrained_models
+from parts_harness import Sites, write_part_models
 
 from emberd.config import Config
+from emberd.gguf.reader import GGUFFile
+from emberd.text.tokenizer import Tokenizer
+from grammar_player import Player
 from pulling import NAME
 from registry_fakes import Registry, running_registry
 from site_fakes import Site, write_model
@@ -63,3 +68,43 @@ def registry(tiny_model: Path) -> Iterator[Registry]:
 def pull_site(make_site: Callable[..., Site], registry: Registry, tmp_path: Path) -> Site:
     """A site without models that pulls from the registry."""
     return make_site(models_dir=tmp_path / "own", registries=(registry.url, "*"))
+
+
+@pytest.fixture(scope="session")
+def constrained_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("constraints")
+    write_constrained_models(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def player(constrained_models: Path) -> Player:
+    """Whether a grammar takes a text, by the tokens of the constrained models."""
+    file = GGUFFile(constrained_models / "plain.gguf")
+    try:
+        return Player(Tokenizer.from_metadata(file.metadata))
+    finally:
+        file.close()
+
+
+@pytest.fixture
+def ask(make_site: Callable[..., Site], constrained_models: Path) -> Callable[..., Asked]:
+    """One request to one of the constrained models."""
+
+    def asked(path: str, fields: dict[str, Any], model: str = "plain", last: str = "b") -> Asked:
+        return Asked(make_site(models_dir=constrained_models, ctx=4096), path, fields, model, last)
+
+    return asked
+
+
+@pytest.fixture(scope="session")
+def part_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parts")
+    write_part_models(folder)
+    return folder
+
+
+@pytest.fixture
+def sites(make_site: Callable[..., Site], part_models: Path) -> Sites:
+    """Daemons of models that write calls and thoughts."""
+    return Sites(lambda: make_site(models_dir=part_models, ctx=4096))

@@ -97,20 +97,20 @@ def test_what_is_not_served_is_refused_or02(site: Site, field: str, value: Any) 
 @pytest.mark.parametrize(
     ("choice", "names"),
     [
-        ("required", {"w", "patch"}),
-        (NAMED, {"w"}),
-        ({"type": "custom", "name": "patch"}, {"patch"}),
-        ({"type": "allowed_tools", "mode": "required", "tools": [NAMED]}, {"w"}),
+        ("required", ["w", "patch"]),
+        (NAMED, ["w"]),
+        ({"type": "custom", "name": "patch"}, ["patch"]),
+        ({"type": "allowed_tools", "mode": "required", "tools": [NAMED]}, ["w"]),
     ],
     ids=str,
 )
-def test_forced_calls_bind_the_reply_oc11_or02(site: Site, choice: Any, names: set[str]) -> None:
+def test_forced_calls_bind_the_reply_oc11_or02(site: Site, choice: Any, names: list[str]) -> None:
     fields = {"input": "c", "tools": [{"type": "web_search"}, W, PATCH], "tool_choice": choice}
     (response,) = post(site, RESPONSES, fields)
     assert response.status_code == 200 and response.json()["tool_choice"] == choice
     grammar = site.workers[0].requests[0].params.grammar
     assert grammar is not None
-    assert {name for name in ("w", "patch") if f' "{name}" ' in grammar} == names
+    assert [name for name in ("w", "patch") if f' "{name}" ' in grammar] == names
 
 
 def test_what_cannot_be_enforced_is_refused_by_its_place_k08(site: Site) -> None:
