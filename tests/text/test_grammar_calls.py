@@ -81,6 +81,10 @@ TEMPLATES = {  # the smallest texts that templates of these notations hold
     "tool-calls by lines": "<tool_calls>",
     "param": "<param name=",
     "olmo": "<function_calls>",
+    "tencent": "<tool_sep{}>",
+    "action": "a json-formatted list of actions",
+    "function-call-role": "<|role_sep|>",
+    "elements": "]<]minimax[>[",
     "channels": "<|channel|> <|message|>",
 }
 CLOSINGS = (  # as one token each, or no random reply would ever close a text
@@ -89,6 +93,8 @@ CLOSINGS = (  # as one token each, or no random reply would ever close a text
     "</param>",
     "</｜DSML｜parameter>\n",
     "</arg_value>\n",
+    "</arg_value:opensource>\n",
+    "]<]minimax[>[</",
     "<escape>",
     '<|"|>',
 )
@@ -181,7 +187,7 @@ def test_calls_fit_wherever_the_text_has_them_oc11(name: str, control: bool) -> 
     """As for strict tools that the model may call or not."""
     case = Case(TEMPLATES[name], control=control)
     if not case.notation.opening:
-        assert name in ("llama-json", "pythonic", "channels")
+        assert name in ("llama-json", "pythonic", "action", "channels")
         return
     form, made = case.bound(SCHEMAS, free=True), []
     for seed in range(30):

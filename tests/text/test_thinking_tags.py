@@ -23,6 +23,12 @@ APRIEL = "Here are my reasoning steps:\n[BEGIN FINAL RESPONSE]"
             "\n[BEGIN FINAL RESPONSE]\nYes [or] no.\n[END FINAL RESPONSE]",
         ),
         ("<mm:think></mm:think>", "<mm:think>", "</mm:think>Yes [or] no."),
+        ("'</think{}>'", "<think:opensource>", "</think:opensource>Yes [or] no."),
+        (
+            "<think></think> <answer></answer>",
+            "<think>",
+            "\n</think>\n<answer>\nYes [or] no.\n</answer>",
+        ),
     ],
 )
 def test_thinking_is_told_apart(
@@ -41,3 +47,14 @@ def test_an_answer_without_thinking_is_whole() -> None:
     thinking = thinking_of(APRIEL)
     assert thinking is not None
     assert read(ReplyFormat(thinking.tags), ["Here ", "it is."]).text == "Here it is."
+
+
+def test_an_effort_is_told_where_a_template_does_not_think_without_one() -> None:
+    words = "{% if reasoning_effort in ['high', 'low', 'no_think'] %}{{ '<think{}></think{}>' }}{% endif %}"
+    thinking = thinking_of(words)
+    assert thinking is not None and thinking.efforts == ("low", "high")
+    found = [thinking.variables(*wish).get("reasoning_effort") for wish in WISHES]
+    assert found == [None, "high", "no_think", "low", "low"]
+
+
+WISHES = ((None, None), (True, None), (False, None), (True, "minimal"), (None, "low"))

@@ -65,6 +65,10 @@ TEMPLATES = {  # the smallest texts that templates of these notations hold
     "tool-calls": "<tool_calls>[",
     "param": "<param name=",
     "olmo": "<function_calls>",
+    "tencent": "'<tool_sep{}>'.format(suffix)",
+    "action": "a json-formatted list of actions that you want",
+    "function-call-role": "<|role_sep|>",
+    "elements": "]<]minimax[>[",
 }
 SEP, BEGIN, END = "<｜tool▁sep｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
 WRITTEN: list[tuple[str, str, str, Calls]] = [  # notation, reply, its text, its calls
@@ -345,6 +349,53 @@ WRITTEN += [
         [PARIS_2, CLOCK],
     ),
 ]
+NS = "]<]minimax[>["
+WRITTEN += [
+    (
+        "tencent",
+        "I look.<tool_calls:opensource>\n<tool_call:opensource>weather<tool_sep:opensource>\n"
+        "<arg_key:opensource>city</arg_key:opensource>\n<arg_value:opensource>Paris</arg_value:opensource>\n"
+        "<arg_key:opensource>days</arg_key:opensource>\n<arg_value:opensource>2</arg_value:opensource>\n"
+        "</tool_call:opensource>\n<tool_call:opensource>clock<tool_sep:opensource>\n</tool_call:opensource>\n"
+        "</tool_calls:opensource>",
+        "I look.",
+        [PARIS_2, CLOCK],
+    ),
+    (
+        "action",
+        'Plan first.\nAction:\n```json\n[\n    {\n        "tool_name": "weather",\n        "parameters": '
+        '{"city": "Paris"}\n    },\n    {\n        "tool_name": "clock",\n        "parameters": {}\n    }\n]```\n',
+        "Plan first.",
+        [PARIS, CLOCK],
+    ),
+    (
+        "action",
+        'Action: ```json\n[{"tool_name": "weather", "parameters": {"city": "Paris"}}]\n```',
+        "",
+        [PARIS],
+    ),
+    (
+        "function-call-role",
+        'I look.<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "weather", "arguments": {"city": "Paris"}}',
+        "I look.",
+        [PARIS],
+    ),
+    (
+        "elements",
+        f'Ok.{NS}<tool_call>\n{NS}<invoke name="weather">{NS}<city>Paris{NS}</city>{NS}<days>2{NS}</days>'
+        f'{NS}</invoke>\n{NS}<invoke name="clock">{NS}</invoke>\n{NS}</tool_call>',
+        "Ok.",
+        [PARIS_2, CLOCK],
+    ),
+    (
+        "elements",
+        f'{NS}<tool_call>\n{NS}<invoke name="weather">{NS}<city> <b>{{}} \n{NS}</city>{NS}<where>{NS}<at>'
+        f"{NS}<item>1{NS}</item>{NS}<item>two{NS}</item>{NS}</at>{NS}<by>{NS}<x>true{NS}</x>{NS}</by>{NS}</where>"
+        f"{NS}</invoke>\n{NS}</tool_call>",
+        "",
+        [("weather", {"city": " <b>{} \n", "where": {"at": [1, "two"], "by": {"x": True}}})],
+    ),
+]
 PROSE: list[tuple[str, str]] = [  # replies that only begin like calls
     ("hermes", "The <tool_card> of <tool_call> is a tag.\n"),
     ("hermes", "<tool_call> {not json} </tool_call>  end"),
@@ -365,6 +416,12 @@ PROSE: list[tuple[str, str]] = [  # replies that only begin like calls
     ("gemma4", "<|tool_call> me maybe <tool_call|>"),
     ("deepseek", "no tool at all <｜tool"),
     ("key-value", "<tool_call>two words</tool_call>"),
+    ("tencent", "<tool_call:opensource>two words</tool_call:opensource>"),
+    ("action", 'Action: ```json\n[{"tool_name": "directly-answer", "parameters": {}}]\n```'),
+    ("action", "Action: go. Actions:```json"),
+    ("function-call-role", "A function call <|role_"),
+    ("elements", f'{NS}<invoke name="two words">{NS}</invoke>'),
+    ("elements", f'{NS}<invoke name="clock">{NS}</city>{NS}</invoke>'),
 ]
 
 

@@ -17,7 +17,7 @@ from .parts import ReasoningDelta, TextDelta
 from .sandbox import variables_of
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
-OFF = "none"
+_OFF = ("none", "no_think")
 _SWITCHES = ("enable_thinking", "thinking")
 
 
@@ -45,14 +45,18 @@ class Thinking:
     tags: ThinkingTags
     switches: tuple[str, ...]  # variables that turn it on and off; none: it always thinks
     words: tuple[str, ...]  # that its variable `reasoning_effort` knows; none: no such variable
+    waits: bool = False  # it does not think unless it is told an effort
 
     def variables(self, mode: bool | None, effort: str | None) -> Mapping[str, Any]:
         """Variables that tell the template; `mode` None leaves it to the template."""
         variables: dict[str, Any] = {}
         if mode is not None:
             variables = {name: mode for name in self.switches}
-        if mode is False and OFF in self.words:
-            variables["reasoning_effort"] = OFF
+        if mode is True and self.waits:
+            effort = effort or "high"
+        off = next((word for word in self.words if word in _OFF), None)
+        if mode is False and off is not None:
+            variables["reasoning_effort"] = off
         elif mode is not False and effort is not None and self.efforts:
             wanted = EFFORTS.index(effort)
             variables["reasoning_effort"] = min(
@@ -62,7 +66,7 @@ class Thinking:
 
     @property
     def efforts(self) -> tuple[str, ...]:
-        return tuple(word for word in self.words if word != OFF)
+        return tuple(word for word in self.words if word not in _OFF)
 
 
 _TAGS = tuple(
@@ -86,7 +90,9 @@ _TAGS = tuple(
     )
 )
 
-_ANSWER = ("<response>", "</response>")  # Granite's
+_ANSWERS = (("<response>", "</response>"), ("<answer>", "</answer>"))  # Granite's, Hunyuan's
+_TENCENT_CLOSE = "</think{}>"  # as its template has it; the place is for what the tags end in
+_TENCENT = ThinkingTags("<think:opensource>", "</think:opensource>", "\n</think:opensource>")
 
 CHANNEL_MARK = "<|channel|>"
 CHANNEL_FINAL = f"{CHANNEL_MARK}final<|message|>"
@@ -103,19 +109,20 @@ def thinking_of(template: str) -> Thinking | None:
     """How a model with this chat template thinks; None: it does not."""
     if CHANNEL_MARK in template and "<|message|>" in template:
         return Thinking(CHANNELS, (), ("low", "medium", "high"))
-    for tags in _TAGS:
-        if tags.close in template:
-            break
-    else:
+    tags = next((tags for tags in _TAGS if tags.close in template), None)
+    if _TENCENT_CLOSE in template:
+        tags = _TENCENT
+    if tags is None:
         return None
-    if all(tag in template for tag in _ANSWER):
-        tags = dataclasses.replace(tags, answer=_ANSWER)
+    for answer in _ANSWERS:
+        if all(tag in template for tag in answer):
+            tags = dataclasses.replace(tags, answer=answer)
     variables = variables_of(template)
     switches = tuple(name for name in _SWITCHES if name in variables)
     words: tuple[str, ...] = ()
     if "reasoning_effort" in variables:
-        words = tuple(e for e in (OFF, *EFFORTS) if f"'{e}'" in template or f'"{e}"' in template)
-    return Thinking(tags, switches, words)
+        words = tuple(e for e in (*_OFF, *EFFORTS) if f"'{e}'" in template or f'"{e}"' in template)
+    return Thinking(tags, switches, words, waits="no_think" in words)
 
 
 @lru_cache(maxsize=64)

@@ -167,27 +167,29 @@ def as_value(rules: Rules, parameters: Parameters, pointer: str | None) -> str:
 
 def as_tagged(opening: str, close: str, forbidden: str, names: str) -> Write:
     """A tag around each value: texts as they are, all others as JSON. `opening` has %N for the name and %T
-    for whether it is a text; `forbidden` is a pattern of what would be read as a tag, `names` one of names."""
+    for whether it is a text; `close` may have %N too, where readers take any name there. `forbidden` is a pattern
+    of what would be read as a tag, `names` one of names."""
     before, behind = opening.split("%N")
 
     def one(rules: Rules, parameters: Parameters, argument: Argument, name: str) -> str:
         schema = True if argument.pointer is None else parameters.at(argument.pointer)
         is_any = schema is True or (isinstance(schema, Mapping) and not set(schema) - ANNOTATIONS)
+        end = close.replace("%N", argument.name or "value")
         is_text = is_any or (isinstance(schema, Mapping) and schema.get("type") == "string")
 
         def written(value: str, *, as_text: bool) -> str:
             tag = rules.text(behind.replace("%T", "true" if as_text else "false"))
             return f"{rules.text(before)} {name} {tag} {value}"
 
-        json = f"{as_value(rules, parameters, argument.pointer)} {rules.text(close)}"
+        json = f"{as_value(rules, parameters, argument.pointer)} {rules.text(end)}"
         if is_any:
-            text = written(free_text(rules, close, forbidden), as_text=True)
+            text = written(free_text(rules, end, forbidden), as_text=True)
             if "%T" not in behind:
                 return text  # JSON is read there too
             return rules.rule(f"{text} | {written(json, as_text=False)}")
         if is_text:
             pointer = argument.pointer or ""
-            return written(raw_text(rules, parameters, pointer, close, forbidden), as_text=True)
+            return written(raw_text(rules, parameters, pointer, end, forbidden), as_text=True)
         return written(json, as_text=False)
 
     def write(rules: Rules, parameters: Parameters) -> str:

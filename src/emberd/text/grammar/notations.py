@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..tools.closed import ELEMENTS
 from .arguments import Parameters, Write, as_json, as_keywords, as_tagged
 from .gemma import as_gemma
 from .pointers import refused
@@ -176,6 +177,37 @@ _NOTATIONS: dict[str, Notation | Callable[[str], Notation]] = {
     ),
     "gemma4": Notation(
         "<|tool_call>call:%N%A<tool_call|>", as_gemma('<|"|>'), between="", opening="<|tool_call>"
+    ),
+    "elements": Notation(
+        f'{ELEMENTS}<invoke name="%N">%A{ELEMENTS}</invoke>',
+        as_tagged(f"{ELEMENTS}<%N>", f"{ELEMENTS}</%N>", re.escape(ELEMENTS), _NAMES_IN_TAGS),
+        before=f"{ELEMENTS}<tool_call>\n",
+        after=f"\n{ELEMENTS}</tool_call>",
+        opening=f'{ELEMENTS}<invoke name="',
+    ),
+    "tencent": Notation(
+        "<tool_call:opensource>%N<tool_sep:opensource>\n%A</tool_call:opensource>",
+        as_tagged(
+            "<arg_key:opensource>%N</arg_key:opensource>\n<arg_value:opensource>",
+            "</arg_value:opensource>\n",
+            r"</?(arg_|tool_)",
+            _NAMES_IN_TAGS,
+        ),
+        before="<tool_calls:opensource>\n",
+        after="\n</tool_calls:opensource>",
+        opening="<tool_call:opensource>",
+    ),
+    "action": Notation(
+        '    {\n        "tool_name": "%N",\n        "parameters": %A\n    }',
+        between=",\n",
+        before="Action: ```json\n[\n",
+        after="\n]```",
+    ),
+    "function-call-role": Notation(
+        'function call<|role_sep|>\n{"name": "%N", "arguments": %A}',
+        before="<|message_sep|>\n\n",
+        opening="function call<|role_sep|>",
+        always_one=True,
     ),
     "mistral": _mistral,
     "deepseek": _deepseek,

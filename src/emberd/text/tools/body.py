@@ -16,6 +16,9 @@ from ..grammar.keywords import TYPES
 from ..grammar.pointers import resolved
 
 Json = dict[str, Any]
+Tree = str | list[tuple[str, "Tree"]]
+"""A text, or named elements of such in their order."""
+
 _LONE = re.compile("[\ud800-\udfff]")
 """Halves of characters, which no UTF-8 holds: JSON has escapes for them."""
 
@@ -68,12 +71,17 @@ class Tools:
         not call a string is read as JSON where it is JSON of a type that the schema knows."""
         schema = self.schemas.get(name, {})
         root = _followed(schema, schema)
-        properties, others = root.get("properties"), root.get("additionalProperties")
-        properties = properties if isinstance(properties, Mapping) else {}
         return {
-            key: text if key in texts else _value(text, _kinds(properties.get(key, others), schema))
+            key: text if key in texts else _value(text, _kinds(_property(root, key), schema))
             for key, text in arguments.items()
         }
+
+    def grown(self, name: str, elements: Sequence[tuple[str, Tree]]) -> Json:
+        """Arguments that a notation writes as elements: what the schema calls a list, or else has nothing but
+        elements `item`, is a list of them, and texts are values as in `converted`."""
+        schema = self.schemas.get(name, {})
+        root = _followed(schema, schema)
+        return {key: _grown(tree, _property(root, key), schema) for key, tree in elements}
 
 
 def tools_of(tools: Any) -> Tools:
@@ -110,6 +118,29 @@ def _value(text: str, kinds: frozenset[str]) -> Any:
     if isinstance(value, float) and value.is_integer() and "number" not in kinds:
         value = int(value)
     return text if "string" in kinds and not kinds & _kinds_of(value) else value
+
+
+def _grown(tree: Tree, node: Any, root: Any, depth: int = 0) -> Any:
+    """A value of the schema `node`. Raises NotACallError where elements are too deep in one another."""
+    kinds = _kinds(node, root)
+    if isinstance(tree, str):
+        if not tree.strip() and "string" not in kinds and kinds & {"array", "object"}:
+            return [] if "array" in kinds else {}
+        return _value(tree, kinds)
+    if depth > _DEEPEST:
+        raise NotACallError
+    node = _followed(node, root)
+    listed = all(key == "item" for key, _ in tree) and _property(node, "item") is None
+    if "array" in kinds and (listed or "object" not in kinds):
+        return [_grown(one, node.get("items"), root, depth + 1) for _, one in tree]
+    return {key: _grown(one, _property(node, key), root, depth + 1) for key, one in tree}
+
+
+def _property(node: Mapping[str, Any], key: str) -> Any:
+    """The schema of a property; None: nothing is said of it."""
+    properties = node.get("properties")
+    others = node.get("additionalProperties")
+    return properties.get(key, others) if isinstance(properties, Mapping) else others
 
 
 def _python_value(text: str, kinds: frozenset[str]) -> Any:

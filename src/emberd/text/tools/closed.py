@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .body import Json, NotACallError, Piece, Tools, whole_call
+from .body import Json, NotACallError, Piece, Tools, Tree, whole_call
 
 Calls = list[tuple[str, Json]]
 Parse = Callable[[str, Tools], Calls]
@@ -31,8 +31,17 @@ _XML_CLOSE = re.compile(rf"</parameter>(?=\s*(?:<|\Z))|(?={_LINE}<parameter=)", 
 _NOTHING = re.compile(r"(?!)")
 _XML_END = re.compile("</function>")  # of a value that has no closing tag
 _PARAMETER = re.compile(r'<([^<>\s]*param(?:eter)?) name="([^"]+)"([^>]*)>')
-_KEY_VALUE = re.compile(r"<arg_key>((?:(?!</?arg_key>).)*)</arg_key>\s*<arg_value>", re.DOTALL)
-_KEY_VALUE_CLOSE = re.compile("</arg_value>")
+_SUFFIX = r"(?::\w+)?>"  # of Tencent's tags
+_KEY_VALUE = re.compile(
+    rf"<arg_key{_SUFFIX}((?:(?!</?arg_key[:>]).)*)</arg_key{_SUFFIX}\s*<arg_value{_SUFFIX}",
+    re.DOTALL,
+)
+_KEY_VALUE_CLOSE = re.compile(f"</arg_value{_SUFFIX}")
+_KEY_VALUE_HEAD = re.compile("<arg_key[:>]|<tool_sep[:>]")
+ELEMENTS = "]<]minimax[>["
+"""In front of each tag of MiniMax M3's calls."""
+
+_ELEMENT = re.compile(rf"{re.escape(ELEMENTS)}<(/?)([^<>]+)>")
 
 
 class Closed:
@@ -126,12 +135,32 @@ def keyed_calls(text: str, tools: Tools) -> Calls:
 
 
 def key_value_calls(text: str, tools: Tools) -> Calls:
-    """`f\\n<arg_key>a</arg_key>\\n<arg_value>1</arg_value>`."""
-    name = text.partition("<arg_key>")[0].strip()
+    """`f\\n<arg_key>a</arg_key>\\n<arg_value>1</arg_value>`; Tencent's `<tool_sep>` may end the name."""
+    name = _KEY_VALUE_HEAD.split(text, maxsplit=1)[0].strip()
     if not re.fullmatch(_NAME, name):
         raise NotACallError
     found = _values(text, _KEY_VALUE, lambda tag: _KEY_VALUE_CLOSE)
     return [(name, tools.converted(name, {tag[1].strip(): value for tag, value in found}))]
+
+
+def element_calls(text: str, tools: Tools) -> Calls:
+    """`f"><a>1</a><b><item>2</item></b>`, from behind `<invoke name="`, with ELEMENTS in front of each tag: lists
+    and objects are elements in elements. A closing tag ends the innermost one, whatever its name."""
+    match = re.match(rf'({_NAME})"\s*>', text)
+    if match is None:
+        raise NotACallError
+    levels: list[tuple[str, list[tuple[str, Tree]], int]] = [("", [], match.end())]
+    for tag in _ELEMENT.finditer(text, match.end()):
+        if not tag[1]:
+            levels.append((tag[2].strip(), [], tag.end()))
+            continue
+        name, inner, start = levels.pop()
+        if not levels:
+            raise NotACallError
+        levels[-1][1].append((name, inner or text[start : tag.start()]))
+    if len(levels) != 1:
+        raise NotACallError
+    return [(match[1], tools.grown(match[1], levels[0][1]))]
 
 
 def _values(

@@ -12,9 +12,11 @@ from functools import lru_cache, partial
 from ..sandbox import variables_of
 from .body import MakeBody
 from .closed import (
+    ELEMENTS,
     KEY_VALUE,
     XML_VALUE,
     Closed,
+    element_calls,
     gemma_calls,
     invoke_call,
     key_value_calls,
@@ -73,6 +75,7 @@ _OTHER_TAGS = ("<tools>", "<tools>\n", "<function_call>", "<function_call>\n")
 
 _NAME = r"\s*(?P<name>[\w.\-]+)\s*"
 _DEEPSEEK_CALL = "<｜tool▁call▁begin｜>"
+_ROLE_SEP = "<|role_sep|>"
 
 HERMES = ToolSyntax(
     "hermes",
@@ -96,6 +99,9 @@ _LLAMA = ToolSyntax(
     bare=JsonOrPython,
     bare_starts=("{", "[", *_FENCES),
 )
+
+_TENCENT = ":opensource"  # that the tags of open models end in
+_TENCENT_TAGS = ("tool_sep", "arg_key", "/arg_key", "arg_value", "/arg_value", "/tool_call")
 
 _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
     # A text that only templates of the notation hold; the more special ones first.
@@ -145,6 +151,15 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         ),
     ),
     (
+        ELEMENTS,
+        ToolSyntax(
+            "elements",
+            openings={f'{ELEMENTS}<invoke name="': _closed(element_calls, f"{ELEMENTS}</invoke>")},
+            wrappers=(f"{ELEMENTS}<tool_call>", f"{ELEMENTS}</tool_call>"),
+            tokens=(ELEMENTS,),
+        ),
+    ),
+    (
         "<invoke name=",
         ToolSyntax(
             "invoke",
@@ -182,6 +197,21 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
             "apertus",
             openings={"<|tools_prefix|>": _closed(keyed_calls, "<|tools_suffix|>", "[")},
             tokens=("<|tools_suffix|>",),
+        ),
+    ),
+    (
+        "<tool_sep",
+        ToolSyntax(
+            "tencent",
+            openings={
+                f"<tool_call{_TENCENT}>": _closed(
+                    key_value_calls,
+                    f"</tool_call{_TENCENT}>",
+                    value=(f"<arg_value{_TENCENT}>", f"</arg_value{_TENCENT}>"),
+                )
+            },
+            wrappers=(f"<tool_calls{_TENCENT}>", f"</tool_calls{_TENCENT}>"),
+            tokens=tuple(f"<{tag}{_TENCENT}>" for tag in _TENCENT_TAGS),
         ),
     ),
     (
@@ -259,6 +289,16 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
             closings=("<|END_ACTION|>",),
         ),
     ),
+    (
+        "json-formatted list of actions",
+        ToolSyntax(
+            "action",
+            openings=dict.fromkeys(
+                (f"Action:{blank}```json" for blank in ("", " ", "\n")), _KNOWN_JSON
+            ),
+            closings=("```",),
+        ),
+    ),
     ("<|tool_list_start|>", _LFM2),
     ("<|tool_call_start|>", _LFM2),
     ("List of tools: [", _LFM2),
@@ -275,6 +315,15 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
     (
         "<|function_call|>",
         ToolSyntax("gigachat", openings={"<|function_call|>": JsonCalls}),
+    ),
+    (
+        _ROLE_SEP,  # of GigaChat's models before those with a tag of calls
+        ToolSyntax(
+            "function-call-role",
+            openings={f"function call{_ROLE_SEP}": JsonCalls},
+            wrappers=("<|message_sep|>",),
+            tokens=(_ROLE_SEP,),
+        ),
     ),
     (
         "[func_name1(",
