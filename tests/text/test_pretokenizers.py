@@ -31,6 +31,12 @@ WRITTEN = (
         "１２３４",
         "٣٤٥٦",
     ),
+    *(
+        "1234567a 12345_ 98765é 1234",
+        "เ๑๒๓๔ ៣១ a12 é1234567",
+        "中a文'S 〇x々 're’s l'Ll it'sx",
+        "x\nzqvx zqvx",
+    ),
     *("½ ² Ⅳ", "abc123def", "Ünïcödé Straße", "e\u0301 n\u0303\u0303", "CamelCase XMLHttp ALL"),
     *(
         "日本語テスト",
@@ -72,6 +78,8 @@ def vocabulary() -> tuple[Vocab, list[str]]:
     whole.train_from_iterator(hard_texts(np.random.default_rng(0), 400), trainer)
     merges = [" ".join(pair) for pair in json.loads(whole.to_str())["model"]["merges"]]
     pieces = dict.fromkeys(merge.replace(" ", "") for merge in merges)
+    assert "zqvx" not in pieces
+    pieces["zqvx"] = None  # no merge makes it: only where words are taken whole
     vocab = byte_vocab(control=["<ctl>"], size=512 + len(pieces))
     # Fillers make room: ids of special tokens stay where they are.
     places = (i for i, token in enumerate(vocab.tokens) if token.startswith("filler"))

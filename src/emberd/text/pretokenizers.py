@@ -27,10 +27,6 @@ class Pretokenizer:
 _CONTRACTION = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 _NEWLINES_AND_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_PUNCTUATED = (
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
-    rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_NEWLINES_AND_SPACES}"
-)
 _CASED_WORD = (
     r"[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))*((?=[\p{L}])([^A-Z]))+%s"
     r"|[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))+((?=[\p{L}])([^A-Z]))*%s"
@@ -62,6 +58,15 @@ _EAST_ASIAN_PUNCTUATION = _ranges(
 _WIDE_PUNCTUATION = _ranges("FF01-FF0F FF1A-FF5E 2018-201F 3001-3002")
 
 
+_HAN = _ranges(
+    "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2EBEF F900-FAFF 2F800-2FA1F"  # as Kimi's models have it
+)
+_ASIAN = _ranges(
+    "4E00-FAFF 3400-4DBF 3040-30FF FF65-FF9F 2F00-2FDF 0E40-0EFF 1780-17FF 1000-109F 1100-11FF"
+)
+"""Scripts that AFMoE's models cut off, and what llama.cpp takes with them from U+8C48 to U+FAFF."""
+
+
 def _words(
     number: str,
     symbols_end: str = r"[\r\n]*",
@@ -78,6 +83,14 @@ def _words(
     )
 
 
+def _punctuated(symbols_end: str = r"[\r\n]*", spaces: str = _NEWLINES_AND_SPACES) -> str:
+    """The family of DeepSeek 3, where a sign may begin a word of Latin letters."""
+    return (
+        r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+        rf"| ?[\p{{P}}\p{{S}}]+{symbols_end}|{spaces}"
+    )
+
+
 def _cased_words(contraction: str, number: str, word: str = _CASED_WORD) -> str:
     """The family of GPT-4o and Tekken, which cut where lower case turns to upper case."""
     words = word.replace("%s", contraction)
@@ -86,17 +99,23 @@ def _cased_words(contraction: str, number: str, word: str = _CASED_WORD) -> str:
 
 _LLAMA3 = Pretokenizer((_words(r"\p{N}{1,3}"),), ignore_merges=True, add_bos=True)
 _LLAMA3_MERGED = Pretokenizer((_words(r"\p{N}{1,3}"),))
+_GLM4 = Pretokenizer(_LLAMA3_MERGED.patterns, ignore_merges=True)
 _QWEN2 = Pretokenizer((_words(r"\p{N}"),))
 _SINGLE_DIGITS = Pretokenizer((r"\p{N}", _GPT2))
 _GPT2_PRE = Pretokenizer((_GPT2,))
 _GPT4O = Pretokenizer((_cased_words(f"{_CONTRACTION}?", r"\p{N}{1,3}"),))
 _CLAUSES = r" ?[^(\s|.,!?…。，、।۔،)]+"  # the brackets and the bar are three more of the signs
 _SPACES_BY_HALVES = "|".join(rf"\s{{{2**power}}}(?!\S)" for power in range(9, 1, -1))
-_DEEPSEEK3 = Pretokenizer((r"\p{N}{1,3}", f"[{_HAN_AND_KANA}]+", _PUNCTUATED))
+_DEEPSEEK3 = Pretokenizer((r"\p{N}{1,3}", f"[{_HAN_AND_KANA}]+", _punctuated()))
 
 _HEAD = "(?<![0-9])[0-9]{1,2}(?=([0-9]{3})*(?![0-9]))"
 _THREES = rf"(?:{_HEAD}|[^0-9]+)+|[0-9]{{3}}(?:{_HEAD}|[^0-9]+)*"
 """Cuts where SuperBPE's `(?=([0-9]{3})+(?![0-9]))` does, which looks at a number's rest from each of its digits."""
+
+_THREES_BEHIND_TEXT = (
+    r"[^\p{N}]*+(?<!\p{N})\p{N}{1,3}(?=(?:\p{N}{3})*+(?!\p{N}))|\p{N}{3}|[^\p{N}]++"
+)
+"""Numbers in threes from their end, with the text before a number in its first part, as llama.cpp has them."""
 
 PRETOKENIZERS: dict[str, Pretokenizer] = {
     "default": Pretokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
@@ -128,6 +147,24 @@ PRETOKENIZERS: dict[str, Pretokenizer] = {
     "superbpe": Pretokenizer((r"\p{N}+", _THREES)),
     "seed-coder": Pretokenizer((_words(r"\p{N}", ""),)),
     "qwen35": Pretokenizer((_words(r"\p{N}", letters=r"\p{L}\p{M}"),)),
+    "kimi-k2": Pretokenizer(
+        (
+            _words(
+                r"\p{N}{1,3}",
+                contraction=f"[{_HAN}]+|",
+                word=rf"[\p{{L}}&&[^{_HAN}]]+{_CONTRACTION}?",
+            ),
+        )
+    ),
+    "afmoe": Pretokenizer((_THREES_BEHIND_TEXT, f"[{_ASIAN}]+", _punctuated())),
+    "spark2_5": Pretokenizer(
+        (
+            r"\p{N}{1,3}",
+            f"[{_HAN_AND_KANA}]+",
+            _punctuated("", r"[\r\n]|\s+(?!\S)|\s+"),
+            r"\p{N}",
+        )
+    ),
     "ufakzeka": Pretokenizer((_words(r"\p{N}", contraction=""),)),
     "laguna": Pretokenizer((r"[^\n]+|[\n]+", _words(r"\p{N}"))),
     "minicpm5": Pretokenizer((r"\p{N}{1,3}", _words(r"\p{N}+")), ignore_merges=True),
@@ -151,6 +188,15 @@ PRETOKENIZERS: dict[str, Pretokenizer] = {
         ),
         ignore_merges=True,
     ),
+    **dict.fromkeys(
+        "tiny_aya cohere2moe".split(),
+        Pretokenizer(
+            (
+                _THREES_BEHIND_TEXT,
+                _cased_words(f"{_CONTRACTION}?", r"\p{N}{1,3}", _UNCASED_WORD),
+            )
+        ),
+    ),
     **dict.fromkeys("poro-chat bloom gpt3-finnish".split(), Pretokenizer((_CLAUSES,))),
     **dict.fromkeys(
         "bailingmoe bailingmoe2 llada-moe".split(),
@@ -160,7 +206,8 @@ PRETOKENIZERS: dict[str, Pretokenizer] = {
         "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano".split(),
         _LLAMA3,
     ),
-    **dict.fromkeys("dbrx smaug-bpe glm4 chatglm-bpe".split(), _LLAMA3_MERGED),
+    **dict.fromkeys("dbrx smaug-bpe chatglm-bpe".split(), _LLAMA3_MERGED),
+    **dict.fromkeys("glm4 glm5".split(), _GLM4),
     **dict.fromkeys(
         "qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan grok-2 solar-open".split(),
         _QWEN2,
