@@ -293,6 +293,23 @@ def test_run_reads_standard_input_and_prints_json(
     assert scripted_daemon.asked[0][1]["messages"][0]["content"] == "Capital?"
 
 
+def test_run_takes_bytes_that_are_no_text(
+    emberd_cli: Emberd, scripted_daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted_daemon.posts["/api/chat"] = (200, [{"message": {"content": "x"}, "done": True}])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\xffb"), "utf-8"))
+    assert emberd_cli("run", "tiny").out == "x\n"
+    assert emberd_cli("run", "tiny", "a\udcffb").out == "x\n"  # as Python has it of an argument
+    asked = [body["messages"][0]["content"] for _, body in scripted_daemon.asked]
+    assert asked == ["a\ufffdb", "a\udcffb"]
+
+
+@pytest.mark.parametrize("temperature", ["nan", "inf", "-inf"])
+def test_run_refuses_a_temperature_that_is_none(emberd_cli: Emberd, temperature: str) -> None:
+    result = emberd_cli("run", "tiny", "hi", "--temperature", temperature)
+    assert_one_clear_line(result, "--temperature", temperature)
+
+
 def test_run_raw_uses_no_template(emberd_cli: Emberd, scripted_daemon: ScriptedDaemon) -> None:
     scripted_daemon.posts["/api/generate"] = (200, [{"response": "x", "done": True}])
     assert emberd_cli("run", "tiny", "ab", "--raw").out == "x\n"

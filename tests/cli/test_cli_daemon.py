@@ -110,6 +110,13 @@ def test_run_tells_why_the_private_daemon_did_not_start(free_port: int) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_run_looks_into_the_models_folder_of_its_flag(model: Path, free_port: int) -> None:
+    folder = str(model.parent)
+    asked = ["run", "talker", "Well?", "--device", "cpu", "--models-dir", folder]
+    done = run(*asked, EMBERD_PORT=str(free_port))
+    assert (done.returncode, done.stdout) == (0, "Yes!\n"), done.stderr
+
+
 def test_other_machines_are_not_let_in_without_a_key(model: Path) -> None:
     refused = run("serve", "--host", "0.0.0.0", "--port", "0")
     assert refused.returncode == 1 and refused.stderr.count("\n") == 1

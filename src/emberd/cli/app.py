@@ -5,6 +5,7 @@ An EmberdError is one line on stderr and exit code 1, never a traceback.
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -124,6 +125,9 @@ app.command(
 
 
 def main() -> None:
+    for stream in (sys.stdin, sys.stdout):  # what their encoding lacks is no reason to stop
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app()
     except EmberdError as error:

@@ -5,6 +5,7 @@ Uses the daemon that runs; where none does, starts a private one that ends with 
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -55,6 +56,8 @@ def run(
             raise BadRequestError("standard input is empty; give a prompt")
     if json and prompt is None:
         raise BadRequestError("--json answers one prompt; give one")
+    if temperature is not None and not math.isfinite(temperature):
+        raise BadRequestError(f"--temperature: {temperature} is not a temperature")
     options = {"temperature": temperature, "seed": seed, "num_predict": max_tokens}
     given = {key: value for key, value in options.items() if value is not None}
     with _daemon(config, model) as (daemon, name):

@@ -73,7 +73,7 @@ class Daemon:
 
     def _json(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
         try:
-            reply = self._http.request(method, path, json=body)
+            reply = self._http.request(method, path, **_sent(body))
         except httpx.HTTPError as error:
             raise self._lost(error) from error
         _check(reply)
@@ -83,7 +83,7 @@ class Daemon:
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """The reply's JSON lines as they come. Closing the iterator ends the request."""
         try:
-            with self._http.stream("POST", path, json=body) as reply:
+            with self._http.stream("POST", path, **_sent(body)) as reply:
                 if reply.status_code >= 400:
                     reply.read()
                     _check(reply)
@@ -97,6 +97,13 @@ class Daemon:
 
     def _lost(self, error: Exception) -> EmberdError:
         return EmberdError(f"the daemon at {self.place} cannot be reached: {error}")
+
+
+def _sent(body: dict[str, Any] | None) -> dict[str, Any]:
+    """What httpx is told of a body. JSON in ASCII: bytes of a terminal that are no UTF-8 are half surrogate pairs here."""
+    if body is None:
+        return {}
+    return {"content": json.dumps(body), "headers": {"content-type": "application/json"}}
 
 
 def _check(reply: httpx.Response) -> None:
@@ -128,6 +135,7 @@ def private_daemon(config: Config, model: str) -> Iterator[Daemon]:
     """A daemon of this process's own on a free port, serving `model`; it ends with the block."""
     command = [sys.executable, "-m", "emberd", "serve", "--host", "127.0.0.1", "--port", "0"]
     command += ["--model", model, "--device", config.device, "--keep-alive", "-1"]
+    command += ["--models-dir", str(config.models_dir)]
     with tempfile.TemporaryFile() as log, _exit_on_signals():
         process = subprocess.Popen(
             command,
