@@ -100,7 +100,7 @@ class Daemon:
 
 
 def _sent(body: dict[str, Any] | None) -> dict[str, Any]:
-    """What httpx is told of a body. JSON in ASCII: bytes of a terminal that are no UTF-8 are half surrogate pairs here."""
+    """What httpx is told of a body: JSON in ASCII, since bytes that are no UTF-8 are half surrogate pairs here."""
     if body is None:
         return {}
     return {"content": json.dumps(body), "headers": {"content-type": "application/json"}}
