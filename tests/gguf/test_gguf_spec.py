@@ -275,6 +275,14 @@ def test_a_scale_that_leaves_nothing_of_positions_is_refused(path: Path) -> None
     assert open_model(random_model(path, metadata=metadata)).spec.layers[0].rope_scale == 0.5
 
 
+@pytest.mark.parametrize("key", ["residual_scale", "embedding_scale", "logit_scale"])
+def test_a_multiplier_that_leaves_nothing_is_refused(
+    key: str, path: Path, rng: np.random.Generator
+) -> None:
+    value = 10.0 ** -rng.uniform(6.1, 37)
+    assert f"granite.{key}" in refusal(path, "granite", metadata={f"granite.{key}": value})
+
+
 def test_queries_grow_beyond_the_trained_context_where_no_other_is_told(path: Path) -> None:
     metadata = {
         "mistral3.attention.temperature_scale": 0.1,

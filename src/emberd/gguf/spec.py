@@ -224,7 +224,10 @@ def _vocab_size(file: GGUFFile) -> int:
 def _multiplier(keys: Keys, architecture: Architecture, key: str, default: float) -> float:
     if not architecture.multipliers or keys.scalar(key) == 0:  # 0: none
         return default
-    return keys.number(key, most=MAX_FACTOR, default=default)
+    multiplier = keys.number(key, most=MAX_FACTOR, default=default)
+    if multiplier < 1 / MAX_FACTOR:
+        raise keys.refuse(key, f"is {multiplier:g}; it must be 0, for none, or at least 1e-06")
+    return multiplier
 
 
 def _cap(keys: Keys, architecture: Architecture, key: str) -> float:
