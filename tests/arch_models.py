@@ -98,9 +98,15 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def architecture_model(
-    path: Path, name: str, *, quant: str = "F32", seed: int = 0, sizes: Sizes = USUAL
+    path: Path,
+    name: str,
+    *,
+    quant: str = "F32",
+    seed: int = 0,
+    sizes: Sizes = USUAL,
+    replaced: Mapping[str, Tensor] | None = None,
 ) -> Path:
-    """Write the model of a case; matrices are `quant`."""
+    """Write the model of a case; matrices are `quant`. `replaced`: tensors in place of its own."""
     architecture, given = name.split(",")[0], CASES[name]
     rng = np.random.default_rng(seed + 1)
     metadata = {f"{architecture}.{key}": v for key, v in given.items() if ".weight" not in key}
@@ -134,7 +140,7 @@ def architecture_model(
         seed=seed,
         tied=architecture.startswith("gemma"),
         metadata=metadata,
-        tensors=tensors,
+        tensors=tensors | dict(replaced or {}),
     )
 
 

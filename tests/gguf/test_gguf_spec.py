@@ -16,7 +16,7 @@ from emberd.gguf.dequant import QUANT_TYPES, dequantize
 from emberd.gguf.reader import GGUFFile
 from emberd.gguf.spec import LayerSpec, describe, load_spec, open_model
 from emberd.gguf.tensors import load_tensors
-from tiny_gguf import byte_vocab, random_model
+from tiny_gguf import byte_vocab, random_model, random_rows
 
 
 def refusal(path: Path, architecture: Any = "llama", **options: Any) -> str:
@@ -204,6 +204,31 @@ def test_one_set_of_long_rope_factors_alone_is_refused(lacking: str, path: Path)
         del file.tensors[f"rope_factors_{lacking}.weight"]
         with pytest.raises(ModelFileError, match=f"'rope_factors_{lacking}.weight' is missing"):
             load_tensors(file, spec)
+
+
+@pytest.mark.parametrize("kind", [GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q5_1])
+def test_a_packed_bias_of_q_k_and_v_is_parted_where_its_packs_end(
+    kind: GGMLQuantizationType, path: Path, rng: np.random.Generator
+) -> None:
+    packed = random_rows(rng, 1, 256, kind).reshape(-1)
+    architecture_model(path, "gpt2", replaced={"blk.1.attn_qkv.bias": (kind, packed)})
+    with open_model(path).file as file:
+        layer = load_tensors(file, load_spec(file)).layers[1]
+        parts = [layer.q_bias, layer.k_bias, layer.v_bias]
+        values = [dequantize(file.rows(part), kind).reshape(-1) for part in parts if part]
+    assert np.array_equal(np.concatenate(values), dequantize(packed[None], kind).reshape(-1))
+
+
+def test_a_bias_whose_packs_hold_both_k_and_v_is_refused(
+    path: Path, rng: np.random.Generator
+) -> None:
+    kind = GGMLQuantizationType.Q4_K
+    packed = {"blk.1.attn_qkv.bias": (kind, random_rows(rng, 1, 256, kind).reshape(-1))}
+    architecture_model(path, "gpt2", replaced=packed)
+    with pytest.raises(
+        ModelFileError, match=r"^small\.gguf: tensor 'blk\.1\.attn_qkv\.bias' \(Q4_K\)"
+    ):
+        open_model(path)
 
 
 def test_rope_factors_are_found_and_checked(path: Path) -> None:

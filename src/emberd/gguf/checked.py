@@ -99,20 +99,20 @@ class Tensors:
         if info is None:
             return None
         if _without_ones(info.shape) != _without_ones(shape):
-            raise self._refuse(
+            raise self.refuse(
                 f"tensor '{name}' has shape {list(info.shape)}; the metadata asks for {list(shape)}"
             )
         try:
             quant_type(info.type)
         except ModelFileError as error:
-            raise self._refuse(f"tensor '{name}': {error}") from None
+            raise self.refuse(f"tensor '{name}': {error}") from None
         self._taken.add(name)
         return info if info.shape == shape else replace(info, shape=shape)
 
     def required(self, name: str, *shape: int) -> TensorInfo:
         info = self.optional(name, *shape)
         if info is None:
-            raise self._refuse(f"tensor '{name}' is missing")
+            raise self.refuse(f"tensor '{name}' is missing")
         return info
 
     def check_all_taken(self, architecture: str) -> None:
@@ -123,12 +123,12 @@ class Tensors:
             if name not in self._taken and not re.search(r"rot_embd|inv_freq", name)
         ]
         if unused:
-            raise self._refuse(
+            raise self.refuse(
                 f"{len(unused)} tensors have no place in architecture '{architecture}' as it is "
                 f"supported, and results would be wrong without them; the first is {unused[0]!r}"
             )
 
-    def _refuse(self, fault: str) -> ModelFileError:
+    def refuse(self, fault: str) -> ModelFileError:
         return ModelFileError(f"{self._file.name}: {fault}")
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import prod
 
 import numpy as np
+from gguf import GGML_QUANT_SIZES
 from numpy.typing import NDArray
 
 from ..errors import ModelFileError
@@ -114,9 +115,11 @@ def _layer_tensors(take: Tensors, spec: ModelSpec, prefix: str) -> LayerTensors:
 
     if architecture.fused and not take.present(prefix + "attn_q.weight"):
         sizes = (q_size, kv_size, kv_size)
-        q, k, v = _parts(take.required(prefix + "attn_qkv.weight", sum(sizes), hidden), *sizes)
+        q, k, v = _parts(
+            take, take.required(prefix + "attn_qkv.weight", sum(sizes), hidden), *sizes
+        )
         bias = vector(architecture.qkv_bias, "attn_qkv.bias", sum(sizes))
-        q_bias, k_bias, v_bias = (None, None, None) if bias is None else _parts(bias, *sizes)
+        q_bias, k_bias, v_bias = (None, None, None) if bias is None else _parts(take, bias, *sizes)
     else:
         q = take.required(prefix + "attn_q.weight", q_size, hidden)
         k = take.required(prefix + "attn_k.weight", kv_size, hidden)
@@ -183,7 +186,7 @@ def _feed_forward(
     if not spec.gated:
         return None, None, take.required(prefix + "ffn_up.weight", ffn, hidden), down
     if ARCHITECTURES[spec.architecture].fused and not take.present(prefix + "ffn_gate.weight"):
-        gate, up = _parts(take.required(prefix + "ffn_up.weight", 2 * ffn, hidden), ffn, ffn)
+        gate, up = _parts(take, take.required(prefix + "ffn_up.weight", 2 * ffn, hidden), ffn, ffn)
     else:
         gate = take.required(prefix + "ffn_gate.weight", ffn, hidden)
         up = take.required(prefix + "ffn_up.weight", ffn, hidden)
@@ -231,14 +234,19 @@ def _stacked(info: TensorInfo) -> TensorInfo:
     return replace(info, shape=(prod(info.shape[:-1]), info.shape[-1]))
 
 
-def _parts(info: TensorInfo, *rows: int) -> list[TensorInfo]:
-    """Consecutive rows of a matrix as matrices of their own."""
-    row_bytes = info.nbytes // info.shape[0]
-    parts, at = [], 0
+def _parts(take: Tensors, info: TensorInfo, *rows: int) -> list[TensorInfo]:
+    """Consecutive rows of a matrix as matrices of their own, or of a vector as vectors. Raises ModelFileError where
+    what packs weights together does not end where a part does."""
+    width = prod(info.shape[1:])
+    packed, pack_bytes = GGML_QUANT_SIZES[info.type]
+    parts, offset = [], info.offset
     for count in rows:
-        offset = info.offset + at * row_bytes
-        parts.append(
-            replace(info, shape=(count, *info.shape[1:]), offset=offset, nbytes=count * row_bytes)
-        )
-        at += count
+        if count * width % packed:
+            raise take.refuse(
+                f"tensor '{info.name}' ({info.type.name}) has a part of {count * width} weights, "
+                f"not a multiple of the {packed} that are packed together"
+            )
+        nbytes = count * width // packed * pack_bytes
+        parts.append(replace(info, shape=(count, *info.shape[1:]), offset=offset, nbytes=nbytes))
+        offset += nbytes
     return parts
