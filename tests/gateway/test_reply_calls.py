@@ -27,6 +27,10 @@ from parts_harness import (
 from site_fakes import CONTEXT, Site, run
 from tiny_gguf import script_model
 
+SOLAR_NAMES = (
+    *("content", "end", "begin", "tool_calls", "tool_call:begin", "tool_call:name"),
+    *("tool_call:args", "tool_call:end", "calls", "flush"),
+)
 MakeSite = Callable[..., Site]
 
 
@@ -167,6 +171,20 @@ def test_a_tool_that_is_none_is_refused_by_path(sites: Sites, tool: Json, path: 
             ["<|channel|>", "<|message|>", "<|call|>"],
             [0, "commentary to=functions.w json", 1, '{"p": ', '"a"}', 2],
         ),
+        (">>>${recipient}", [], ["all\nSure.", ">>>w\n", '{"p": "a"}']),
+        (
+            "<atem:function_calls>",
+            ["<|message|>"],
+            [
+                *(" to=w", 0, '<atem:invoke name="w"><atem:parameter name="p">a'),
+                "</atem:parameter></atem:invoke>",
+            ],
+        ),
+        (
+            "<|begin|>assistant<|think|>",
+            [f"<|{name}|>" for name in SOLAR_NAMES],
+            [0, "Sure.", 1, 2, "assistant", 3, 4, "a1b2", 5, "w", 6, '{"p": ', '"a"}', 7],
+        ),
     ],
 )
 def test_tags_that_are_control_tokens_k07(
@@ -188,9 +206,21 @@ def test_tags_that_are_control_tokens_k07(
     assert choice["finish_reason"] == "tool_calls"
     (call,) = choice["message"]["tool_calls"]
     assert call["function"] == {"name": "w", "arguments": '{"p": "a"}'}
-    assert choice["message"]["content"] == ("Sure." if "Sure." in script else None)
+    assert choice["message"]["content"] == ("Sure." if "Sure." in str(script) else None)
     assert "<|" not in (text := whole(sites, "m", "c")["choices"][0]["message"]["content"])
     assert "[" not in text
+
+
+def test_a_reply_that_is_begun_stands_in_its_section(make_site: MakeSite, tmp_path: Path) -> None:
+    metadata = {"tokenizer.chat_template": f"{{# >>>${{recipient}} #}}{MESSAGES}>>>"}
+    script_model(tmp_path / "m.gguf", {"a": ["yes"]}, context_length=CONTEXT, metadata=metadata)
+    sites = Sites(lambda: make_site(models_dir=tmp_path))
+    messages = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "La"}]
+    request = {"model": "m", "max_tokens": 9, "messages": messages}
+    (answer,) = sites.post("/v1/messages", request)
+    assert answer.status_code == 200, answer.text
+    assert sites.prompt == "u>>>all\nLa"
+    assert answer.json()["content"] == [{"type": "text", "text": "yes"}]
 
 
 def test_ids_fit_templates_that_want_nine_characters(make_site: MakeSite, tmp_path: Path) -> None:

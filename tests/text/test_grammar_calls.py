@@ -17,6 +17,7 @@ from emberd.text.grammar.rules import Rules
 from emberd.text.parts import TextDelta
 from emberd.text.reasoning import thinking_of
 from emberd.text.reply import ReplyFormat
+from emberd.text.sections import sections_of
 from emberd.text.tokenizer import Tokenizer
 from emberd.text.tools.body import tools_of
 from emberd.text.tools.syntax import tool_support
@@ -85,8 +86,14 @@ TEMPLATES = {  # the smallest texts that templates of these notations hold
     "action": "a json-formatted list of actions",
     "function-call-role": "<|role_sep|>",
     "elements": "]<]minimax[>[",
+    "recipient": ">>>${recipient}",
+    "atem": "<atem:function_calls>",
+    "typed": "<|end_of_msg|>",
+    "solar": "<|begin|>assistant<|think|>",
     "channels": "<|channel|> <|message|>",
 }
+SECTIONED = ("recipient", "atem", "typed", "solar")
+WITHOUT_OPENING = ("llama-json", "pythonic", "action", "channels", *SECTIONED)
 CLOSINGS = (  # as one token each, or no random reply would ever close a text
     "\n</parameter>\n",
     "</parameter>\n",
@@ -95,6 +102,7 @@ CLOSINGS = (  # as one token each, or no random reply would ever close a text
     "</arg_value>\n",
     "</arg_value:opensource>\n",
     "]<]minimax[>[</",
+    "</atem:parameter>\n",
     "<escape>",
     '<|"|>',
 )
@@ -107,7 +115,11 @@ class Case:
         self.template = f"{{% if tools %}}{{% endif %}}{{# {mark} #}}"
         support, thinking = tool_support(self.template), thinking_of(self.template)
         assert support is not None
-        self.form = ReplyFormat(thinking=thinking.tags if thinking else None, syntax=support.syntax)
+        self.form = ReplyFormat(
+            thinking=thinking.tags if thinking else None,
+            syntax=support.syntax,
+            sections=sections_of(self.template),
+        )
         names = self.form.marks if control else ()
         in_channels = self.form.in_channels
         self.notation = notation_of(support.syntax.name, self.template, in_channels=in_channels)
@@ -127,7 +139,7 @@ class Case:
             {"type": "function", "function": {"name": name, "parameters": schema}}
             for name, schema in schemas.items()
         ]
-        form = ReplyFormat(self.form.thinking, syntax=self.form.syntax, tools=tools_of(tools))
+        form = replace(self.form, tools=tools_of(tools))
         assert form.syntax is not None
         functions = [Function(n, Parameters(s, f"{n}.p"), f"{n}.name") for n, s in schemas.items()]
         if free:
@@ -149,14 +161,15 @@ class Case:
             return None
         parser = form.parser(self.tokenizer.controls(form.marks))
         parts = parser.push(self.player.text(ids, form)) + parser.finish(cut=False)
-        last = max(
-            (i for i, part in enumerate(parts) if not isinstance(part, TextDelta)), default=0
-        )
-        told = parts[: last + 1] if form.calls_only else parts
+        told = parts
+        if form.calls_only:  # text behind a call ends the reply
+            is_text = [isinstance(part, TextDelta) for part in parts]
+            first = is_text.index(False) if False in is_text else len(parts)
+            told = parts[: is_text.index(True, first)] if True in is_text[first:] else parts
         texts = [part.text for part in told if isinstance(part, TextDelta)]
         assert with_text or texts == []
         assert not self.notation.opening or self.notation.opening not in "".join(texts)
-        return calls_of(parts)
+        return calls_of(told)
 
 
 @pytest.mark.parametrize("control", [False, True], ids=["text", "control"])
@@ -187,7 +200,7 @@ def test_calls_fit_wherever_the_text_has_them_oc11(name: str, control: bool) -> 
     """As for strict tools that the model may call or not."""
     case = Case(TEMPLATES[name], control=control)
     if not case.notation.opening:
-        assert name in ("llama-json", "pythonic", "action", "channels")
+        assert name in WITHOUT_OPENING
         return
     form, made = case.bound(SCHEMAS, free=True), []
     for seed in range(30):

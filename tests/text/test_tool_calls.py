@@ -15,10 +15,13 @@ from text_replies import Calls, cuts, read
 
 from emberd.text.reasoning import CHANNELS, thinking_of
 from emberd.text.reply import ReplyFormat
+from emberd.text.sections import sections_of
 from emberd.text.tools.body import tools_of
+from emberd.text.tools.form import ToolSyntax
 from emberd.text.tools.prompt import as_text
-from emberd.text.tools.syntax import HERMES, ToolSyntax, tool_support
+from emberd.text.tools.syntax import HERMES, tool_support
 
+NAMES = ("weather", "clock")
 TOOLS = [
     {
         "type": "function",
@@ -35,7 +38,7 @@ TOOLS = [
             },
         },
     }
-    for name in ("weather", "clock")
+    for name in NAMES
 ]
 PARIS = ("weather", {"city": "Paris"})
 PARIS_2 = ("weather", {"city": "Paris", "days": 2})
@@ -69,6 +72,10 @@ TEMPLATES = {  # the smallest texts that templates of these notations hold
     "action": "a json-formatted list of actions that you want",
     "function-call-role": "<|role_sep|>",
     "elements": "]<]minimax[>[",
+    "recipient": ">>>${recipient}",
+    "atem": "<atem:function_calls>",
+    "typed": "<|end_of_msg|>",
+    "solar": "<|begin|>assistant<|think|>",
 }
 SEP, BEGIN, END = "<｜tool▁sep｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
 WRITTEN: list[tuple[str, str, str, Calls]] = [  # notation, reply, its text, its calls
@@ -396,6 +403,42 @@ WRITTEN += [
         [("weather", {"city": " <b>{} \n", "where": {"at": [1, "two"], "by": {"x": True}}})],
     ),
 ]
+WRITTEN += [  # in sections
+    (
+        "recipient",
+        'all\nI look.>>>weather\n{"city": "Paris"}>>>clock\n{}',
+        "I look.",
+        [PARIS, CLOCK],
+    ),
+    ("recipient", 'weather\n{"city": ">>>all"}', "", [("weather", {"city": ">>>all"})]),
+    (
+        "atem",
+        " to=user<|message|>I look.<|eom|><|start|>assistant to=weather<|message|><atem:function_calls>\n"
+        '<atem:invoke name="weather">\n<atem:parameter name="city">Paris</atem:parameter>\n<atem:parameter '
+        'name="days">2</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eom|><|start|>assistant to=clock'
+        '<|message|><atem:function_calls>\n<atem:invoke name="clock">\n</atem:invoke>\n</atem:function_calls>',
+        "I look.",
+        [PARIS_2, CLOCK],
+    ),
+    (
+        "typed",
+        '<|open|>response<|sep|>I look.<|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool="weather" '
+        'index="1"<|sep|><|open|>argument key="zip" type="string"<|sep|>007<|close|>argument<|sep|><|open|>argument '
+        'key="days" type="number"<|sep|>2<|close|>argument<|sep|><|close|>call<|sep|><|open|>call tool="clock" '
+        'index="2"<|sep|><|open|>json type="object"<|sep|>{"days": 1}<|close|>json<|sep|><|close|>call<|sep|>'
+        "<|close|>tools<|sep|><|close|>message<|sep|>",
+        "I look.",
+        [("weather", {"zip": "007", "days": 2}), ("clock", {"days": 1})],
+    ),
+    (
+        "solar",
+        "<|content|>I look.<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>"
+        'weather<|tool_call:args|>{"city": "Paris"}<|tool_call:end|><|tool_call:begin|>f6<|tool_call:name|>clock'
+        "<|tool_call:args|>{}<|tool_call:end|><|calls|>",
+        "I look.",
+        [PARIS, CLOCK],
+    ),
+]
 PROSE: list[tuple[str, str]] = [  # replies that only begin like calls
     ("hermes", "The <tool_card> of <tool_call> is a tag.\n"),
     ("hermes", "<tool_call> {not json} </tool_call>  end"),
@@ -422,13 +465,19 @@ PROSE: list[tuple[str, str]] = [  # replies that only begin like calls
     ("function-call-role", "A function call <|role_"),
     ("elements", f'{NS}<invoke name="two words">{NS}</invoke>'),
     ("elements", f'{NS}<invoke name="clock">{NS}</city>{NS}</invoke>'),
+    ("recipient", "A model that forgot >>>its\nsections >>>al"),
+    ("atem", "to=nobody is <|start| a header"),
+    ("typed", "Use the response tag <|open|>or\n\n"),
+    ("solar", "A plain <|conten answer "),
 ]
 
 
 def form_of(notation: str) -> ReplyFormat:
-    support = tool_support("{{ tools }}" + TEMPLATES[notation])
+    template = "{{ tools }}" + TEMPLATES[notation]
+    support = tool_support(template)
     assert support is not None and support.syntax.name == notation
-    return ReplyFormat(syntax=support.syntax, tools=tools_of(TOOLS))
+    sections = sections_of(template)
+    return ReplyFormat(syntax=support.syntax, tools=tools_of(TOOLS), sections=sections)
 
 
 @pytest.mark.parametrize(("notation", "reply", "text", "calls"), WRITTEN)
@@ -474,7 +523,11 @@ def test_a_call_that_the_token_limit_cuts_shows_no_tag(
     form = form_of(notation)
     syntax = form.syntax
     assert syntax is not None
-    marks = (*syntax.openings, *syntax.wrappers, *syntax.bare_starts)
+    marks = [*syntax.openings, *syntax.wrappers, *syntax.bare_starts]
+    if form.sections is not None:  # of its tags, what the prompt has not begun
+        begun = form.sections.begun
+        tags = [*form.sections.tags, *(form.sections.named.replace("%N", n) for n in NAMES)]
+        marks += [tag.removeprefix(begun).lstrip() for tag in tags] + tags
     for end in range(len(reply)):
         shown = read(form, [reply[:end]], cut=True).text
         left = shown.removeprefix(text).strip()

@@ -21,6 +21,7 @@ from ..text.grammar.rules import Rules, any_text
 from ..text.messages import linked
 from ..text.reasoning import EFFORTS, Thinking, reasoning_name, thinking_of, with_reasoning_as
 from ..text.reply import PLAIN, ReplyFormat
+from ..text.sections import sections_of
 from ..text.tokenizer import Tokenizer
 from ..text.tools.body import tools_of
 from ..text.tools.prompt import as_text, has_tool_messages, with_calls_in_text
@@ -88,7 +89,10 @@ class Conversation:
         """Prompt ids, ready for the reply, and how the reply is to be read. Raises BadRequestError, in
         which `name` is the model's, and ContextOverflowError where there is far more than `context_length`."""
         ids, form = self._read(model, name, context_length)
-        return (*ids, *model.plain_ids(self.continued)) if self.continued else ids, form
+        if not self.continued:
+            return ids, form
+        head = model.control_ids(form.sections.answer) if form.sections is not None else []
+        return (*ids, *head, *model.plain_ids(self.continued)), form
 
     def _read(
         self, model: ModelText, name: str, context_length: int | None
@@ -116,11 +120,13 @@ class Conversation:
         if thinking is not None:
             variables = {**thinking.variables(wish.mode, wish.effort), **variables}
         ids = model.chat_ids(messages, tools, self.template, context_length, **variables)
-        form = ReplyFormat()
+        form = ReplyFormat(sections=sections_of(source))
         if self.tools:
             syntax = support.syntax if support else HERMES
             one = self.one_call or (support is not None and support.one_call)
-            form = ReplyFormat(syntax=syntax, tools=tools_of(self.tools), one_call=one)
+            form = dataclasses.replace(
+                form, syntax=syntax, tools=tools_of(self.tools), one_call=one
+            )
         if thinking is not None:
             tail = model.tokenizer.decode(ids[-_TAIL:], show_special=True).rstrip()
             inside, budget = tail.endswith(thinking.tags.open.rstrip()), _budget(wish, thinking)

@@ -15,6 +15,7 @@ from typing import Any
 from .marks import first_mark, possible_beginning
 from .parts import ReasoningDelta, TextDelta
 from .sandbox import variables_of
+from .sections import KIMI, MUSE, SOLAR
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 _OFF = ("none", "no_think")
@@ -91,8 +92,23 @@ _TAGS = tuple(
 )
 
 _ANSWERS = (("<response>", "</response>"), ("<answer>", "</answer>"))  # Granite's, Hunyuan's
-_TENCENT_CLOSE = "</think{}>"  # as its template has it; the place is for what the tags end in
-_TENCENT = ThinkingTags("<think:opensource>", "</think:opensource>", "\n</think:opensource>")
+_BY_MARK = {  # a text of templates in which the closing tag does not stand as models write it
+    "</think{}>": ThinkingTags(
+        "<think:opensource>",
+        "</think:opensource>",
+        "\n</think:opensource>",  # Tencent's
+    ),
+    # Of replies in sections, which sections.py takes apart: up to where the answer's section may begin.
+    MUSE.mark: ThinkingTags(
+        " to=self<|message|>", "<|eom|><|start|>assistant", "<|eom|><|start|>assistant"
+    ),
+    KIMI.mark: ThinkingTags(
+        "<|open|>think<|sep|>",
+        "<|close|>think<|sep|><|open|>response<|sep|>",
+        "<|close|>think<|sep|><|open|>response<|sep|>",
+    ),
+    SOLAR.mark: ThinkingTags("<|think|>", "<|end|><|begin|>assistant", "<|end|><|begin|>assistant"),
+}
 
 CHANNEL_MARK = "<|channel|>"
 CHANNEL_FINAL = f"{CHANNEL_MARK}final<|message|>"
@@ -109,9 +125,8 @@ def thinking_of(template: str) -> Thinking | None:
     """How a model with this chat template thinks; None: it does not."""
     if CHANNEL_MARK in template and "<|message|>" in template:
         return Thinking(CHANNELS, (), ("low", "medium", "high"))
-    tags = next((tags for tags in _TAGS if tags.close in template), None)
-    if _TENCENT_CLOSE in template:
-        tags = _TENCENT
+    told = (tags for mark, tags in _BY_MARK.items() if mark in template)
+    tags = next(told, None) or next((tags for tags in _TAGS if tags.close in template), None)
     if tags is None:
         return None
     for answer in _ANSWERS:

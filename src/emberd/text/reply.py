@@ -11,10 +11,11 @@ from typing import Protocol
 
 from .parts import Part, ReasoningDelta, TextDelta
 from .reasoning import CHANNELS, ThinkingSplitter, ThinkingTags
+from .sections import SectionReader, Sections
 from .tools import channels
 from .tools.body import Tools
+from .tools.form import ToolSyntax
 from .tools.reader import CallReader
-from .tools.syntax import ToolSyntax
 from .wrapping import Unwrapper
 
 
@@ -35,7 +36,7 @@ class ReplyFormat:
     grammar_behind_thinking: str | None = (
         None  # of what follows once the budget has closed the span
     )
-
+    sections: Sections | None = None  # that the reply has
     unheld: tuple[str, ...] = ()  # what was asked of calls and the grammar does not hold
 
     @property
@@ -47,14 +48,30 @@ class ReplyFormat:
         """Names that must reach the parser even where they are control tokens."""
         if self.in_channels:
             return channels.MARKS
-        of_thinking = self.thinking.tokens if self.thinking else ()
+        of_thinking: tuple[str, ...] = self.thinking.tokens if self.thinking else ()
+        if self.sections is not None:
+            of_thinking = self.sections.tokens
         return of_thinking + (self.syntax.marks if self.syntax else ())
 
     def parser(self, controls: Collection[str] = ()) -> Parser:
         """`controls`: those of `marks` that are control tokens."""
         if self.in_channels:
             return channels.ChannelReader(has_tools=self.tools is not None)
-        return ReplyParser(self, controls)
+        if self.sections is not None:
+            return SectionReader(
+                self.sections,
+                self._calls(controls),
+                self.tools.schemas if self.tools else (),
+                kept=self.syntax.openings if self.syntax else (),
+                controls=controls,
+                inside=self.inside_thinking,
+            )
+        return ReplyParser(self, self._calls(controls), controls)
+
+    def _calls(self, controls: Collection[str]) -> CallReader | None:
+        if self.syntax is None or self.tools is None:
+            return None
+        return CallReader(self.syntax, self.tools, controls)
 
 
 PLAIN = ReplyFormat()
@@ -83,16 +100,16 @@ class Parser(Protocol):
 class ReplyParser:
     """Tags of thinking first, then calls in what is outside of them."""
 
-    def __init__(self, form: ReplyFormat, controls: Collection[str]) -> None:
+    def __init__(
+        self, form: ReplyFormat, calls: CallReader | None, controls: Collection[str]
+    ) -> None:
         tags = form.thinking
         self._hidden = [name for name in controls if tags and name in tags.tokens]
         self._splitter = (
             ThinkingSplitter(tags, controls, inside=form.inside_thinking) if tags else None
         )
         self._unwrapper = Unwrapper(tags.answer) if tags and tags.answer else None
-        self._calls = (
-            CallReader(form.syntax, form.tools, controls) if form.syntax and form.tools else None
-        )
+        self._calls = calls
 
     @property
     def num_calls(self) -> int:

@@ -209,6 +209,29 @@ _NOTATIONS: dict[str, Notation | Callable[[str], Notation]] = {
         opening="function call<|role_sep|>",
         always_one=True,
     ),
+    "recipient": Notation("%N\n%A", between=">>>"),
+    "atem": Notation(
+        ' to=%N<|message|><atem:function_calls>\n<atem:invoke name="%N">\n%A</atem:invoke>\n</atem:function_calls>',
+        as_tagged(
+            '<atem:parameter name="%N">',
+            "</atem:parameter>\n",
+            r"</?[^<>\s]*(parameter|invoke)",
+            _NAMES_IN_QUOTES,
+        ),
+        between="<|eom|><|start|>assistant",
+    ),
+    "typed": Notation(
+        '<|open|>call tool="%N" index="%I"<|sep|><|open|>json type="object"<|sep|>%A<|close|>json<|sep|>'
+        "<|close|>call<|sep|>",
+        between="",
+        before="<|close|>response<|sep|><|open|>tools<|sep|>",
+        after="<|close|>tools<|sep|>",
+    ),
+    "solar": Notation(
+        "<|tool_call:begin|>%C<|tool_call:name|>%N<|tool_call:args|>%A<|tool_call:end|>",
+        between="",
+        before="<|tool_calls|>",
+    ),
     "mistral": _mistral,
     "deepseek": _deepseek,
     "kimi": Notation(

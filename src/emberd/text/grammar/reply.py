@@ -59,17 +59,18 @@ def _grammar(
     body = _body(form, parts, rules, behind=behind)
     if form.thinking is None:
         return rules.source(body)
-    tags, gap = form.thinking, rules.terminal(_GAP)
+    tags = form.thinking
+    gap = "" if form.sections is not None else f"{rules.terminal(_GAP)}?"
     if form.in_channels:
         if not may_think:
             return rules.source(body)
         close = CHANNELS.forced_close.removesuffix(CHANNEL_FINAL)
         return rules.source(f"({rules.text(tags.open)} {rules.until(close)})? {body}")
     if behind:
-        return rules.source(f"{gap}? {body}")
+        return rules.source(f"{gap} {body}")
     if not may_think:
         return rules.source(body)
-    span = f"{rules.until(tags.close)} {gap}?"
+    span = f"{rules.until(tags.close)} {gap}"
     if form.inside_thinking:
         return rules.source(f"{span} {body}")
     return rules.source(f"({rules.text(tags.open)} {span})? {body}")
@@ -83,5 +84,7 @@ def _body(form: ReplyFormat, parts: ReplyRules, rules: Rules, *, behind: bool) -
         if behind:
             return answer  # its channel is open already
         answer = f"{rules.text(CHANNEL_FINAL)} {answer}"
+    elif answer and form.sections is not None and form.sections.answer:
+        answer = f"{rules.text(form.sections.answer)} {answer}"
     calls = parts.calls(rules) if parts.calls is not None else ""
     return rules.rule(" | ".join(one for one in (answer, calls) if one))

@@ -5,6 +5,7 @@ Each is a function from the text between two tags to names and arguments. Knows 
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -31,6 +32,11 @@ _XML_CLOSE = re.compile(rf"</parameter>(?=\s*(?:<|\Z))|(?={_LINE}<parameter=)", 
 _NOTHING = re.compile(r"(?!)")
 _XML_END = re.compile("</function>")  # of a value that has no closing tag
 _PARAMETER = re.compile(r'<([^<>\s]*param(?:eter)?) name="([^"]+)"([^>]*)>')
+_TYPED = re.compile(r'<\|open\|>argument key="([^"]*)"(?: type="(\w*)")?[^<>]*<\|sep\|>')
+_TYPED_CLOSE = re.compile(r"<\|close\|>argument<\|sep\|>")
+_TYPED_JSON = re.compile(
+    r"\s*<\|open\|>json[^<>]*<\|sep\|>(.*)<\|close\|>json<\|sep\|>\s*", re.DOTALL
+)
 _SUFFIX = r"(?::\w+)?>"  # of Tencent's tags
 _KEY_VALUE = re.compile(
     rf"<arg_key{_SUFFIX}((?:(?!</?arg_key[:>]).)*)</arg_key{_SUFFIX}\s*<arg_value{_SUFFIX}",
@@ -132,6 +138,35 @@ def keyed_calls(text: str, tools: Tools) -> Calls:
     if not all(isinstance(arguments, dict) for _, arguments in calls):
         raise NotACallError
     return calls
+
+
+def typed_call(text: str, tools: Tools) -> Calls:
+    """`f" index="1"<|sep|><|open|>argument key="a" type="number"<|sep|>1<|close|>argument<|sep|>`, from behind
+    `<|open|>call tool="`; or all arguments as the JSON of one element `json`."""
+    match = re.match(rf'({_NAME})"[^<>]*<\|sep\|>', text)
+    if match is None:
+        raise NotACallError
+    whole = re.fullmatch(_TYPED_JSON, text[match.end() :])
+    if whole is not None:
+        return [(match[1], json_object(whole[1]))]
+    found = [
+        (html.unescape(tag[1]), tag[2], value)
+        for tag, value in _values(text, _TYPED, lambda tag: _TYPED_CLOSE)
+    ]
+    texts = {name for name, kind, _ in found if kind == "string"}
+    arguments = {name: value for name, _, value in found}
+    return [(match[1], tools.converted(match[1], arguments, texts))]
+
+
+def json_object(text: str) -> Json:
+    """Raises NotACallError where the text is no object of JSON."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise NotACallError from None
+    if not isinstance(value, dict):
+        raise NotACallError
+    return value
 
 
 def key_value_calls(text: str, tools: Tools) -> Calls:

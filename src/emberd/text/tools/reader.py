@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from ..marks import first_mark, possible_beginning
 from ..parts import Part, TextDelta, ToolCallArguments, ToolCallStart
 from .body import Begin, Body, MakeBody, NotACallError, Piece, Tools
-from .syntax import ToolSyntax
+from .form import ToolSyntax
 
 _LETTERS = string.ascii_letters + string.digits
 

@@ -1,12 +1,12 @@
 """The notations of tool calls, and which one a chat template's model writes.
 
-Tags are data here; how a notation is read is in json_calls.py, python_calls.py and closed.py.
+Tags are data here; how a notation is read is in json_calls.py, python_calls.py and closed.py. Notations of
+replies in sections are in sectioned.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from ..sandbox import variables_of
@@ -15,7 +15,6 @@ from .closed import (
     ELEMENTS,
     KEY_VALUE,
     XML_VALUE,
-    Closed,
     element_calls,
     gemma_calls,
     invoke_call,
@@ -24,56 +23,16 @@ from .closed import (
     xml_call,
     xml_calls,
 )
-from .json_calls import JsonCalls, NamedJson
+from .form import NAME, ToolSyntax, closed, named
+from .json_calls import JsonCalls
 from .python_calls import JsonOrPython, PythonList, python_calls
-
-
-@dataclass(frozen=True, slots=True)
-class ToolSyntax:
-    """One notation.
-
-    `openings` begin a call; `closings` are dropped where they follow one; `wrappers` are dropped wherever they
-    stand. `bare` reads calls that begin without a tag, at a reply's start or behind a call, with one of
-    `bare_starts`; `bare_once`: only at its start. `tokens` are further names that the notation uses within calls,
-    which are control tokens in some vocabularies.
-    """
-
-    name: str
-    openings: Mapping[str, MakeBody] = field(default_factory=dict)
-    closings: tuple[str, ...] = ()
-    wrappers: tuple[str, ...] = ()
-    bare: MakeBody | None = None
-    bare_starts: tuple[str, ...] = ()
-    bare_once: bool = False
-    tokens: tuple[str, ...] = ()
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        return (*self.openings, *self.closings, *self.wrappers, *self.tokens)
-
-    def bound(self, *, with_bare: bool) -> ToolSyntax:
-        """For replies whose calls a grammar holds: of those without a tag, only one that is the whole reply and
-        begins with its name is told from text."""
-        bare = partial(JsonCalls, known=True, name_first=True) if with_bare else None
-        return replace(self, bare=bare, bare_starts=("{",) if with_bare else (), bare_once=True)
-
-
-def _closed(
-    parse: object, close: str, start: str = "", value: tuple[str, str] = ("", "")
-) -> MakeBody:
-    return lambda tools: Closed(tools, parse, close, start, value)  # type: ignore[arg-type]
-
-
-def _named(head: str, *, or_list: bool = False) -> MakeBody:
-    return lambda tools: NamedJson(tools, head, or_list=or_list)
-
+from .sectioned import SYNTAXES
 
 _KNOWN_JSON: MakeBody = partial(JsonCalls, known=True)
 _FENCES = ("```json\n{", "```json\n[", "```\n{", "```\n[")
 _OTHER_TAGS = ("<tools>", "<tools>\n", "<function_call>", "<function_call>\n")
 """That models of the Hermes notation write where they mean `<tool_call>`."""
 
-_NAME = r"\s*(?P<name>[\w.\-]+)\s*"
 _DEEPSEEK_CALL = "<｜tool▁call▁begin｜>"
 _ROLE_SEP = "<|role_sep|>"
 
@@ -88,7 +47,7 @@ HERMES = ToolSyntax(
 
 _LFM2 = ToolSyntax(
     "lfm2",
-    openings={"<|tool_call_start|>": _closed(python_calls, "<|tool_call_end|>", "[")},
+    openings={"<|tool_call_start|>": closed(python_calls, "<|tool_call_end|>", "[")},
     tokens=("<|tool_call_end|>",),
 )
 
@@ -105,13 +64,14 @@ _TENCENT_TAGS = ("tool_sep", "arg_key", "/arg_key", "arg_value", "/arg_value", "
 
 _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
     # A text that only templates of the notation hold; the more special ones first.
+    *SYNTAXES,
     (
         "<parameter=",
         ToolSyntax(
             "xml",
             openings={
-                "<tool_call>": _closed(xml_calls, "</function>", "<function=", XML_VALUE),
-                "<function=": _closed(xml_call, "</function>", value=XML_VALUE),
+                "<tool_call>": closed(xml_calls, "</function>", "<function=", XML_VALUE),
+                "<function=": closed(xml_call, "</function>", value=XML_VALUE),
             },
             closings=("</tool_call>", "</seed:tool_call>"),
             wrappers=("<seed:tool_call>",),
@@ -122,7 +82,7 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         ToolSyntax(
             "param",
             openings={
-                '<function name="': _closed(
+                '<function name="': closed(
                     invoke_call, "</function>", value=("<param name=", "</param>")
                 )
             },
@@ -132,7 +92,7 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         "<function=",
         ToolSyntax(
             "functionary",
-            openings={"<function=": _named(_NAME + r">\s*")},
+            openings={"<function=": named(NAME + r">\s*")},
             closings=("</function>",),
         ),
     ),
@@ -141,9 +101,9 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         ToolSyntax(
             "mcp",
             openings={
-                "<use_mcp_tool>": _named(
+                "<use_mcp_tool>": named(
                     r"\s*(<server_name>[^<]*</server_name>\s*)?<tool_name>"
-                    + _NAME
+                    + NAME
                     + r"</tool_name>\s*<arguments>\s*"
                 )
             },
@@ -154,7 +114,7 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         ELEMENTS,
         ToolSyntax(
             "elements",
-            openings={f'{ELEMENTS}<invoke name="': _closed(element_calls, f"{ELEMENTS}</invoke>")},
+            openings={f'{ELEMENTS}<invoke name="': closed(element_calls, f"{ELEMENTS}</invoke>")},
             wrappers=(f"{ELEMENTS}<tool_call>", f"{ELEMENTS}</tool_call>"),
             tokens=(ELEMENTS,),
         ),
@@ -164,7 +124,7 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         ToolSyntax(
             "invoke",
             openings={
-                '<invoke name="': _closed(
+                '<invoke name="': closed(
                     invoke_call, "</invoke>", value=("<parameter name=", "</parameter>")
                 )
             },
@@ -177,7 +137,7 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         ToolSyntax(
             "dsml",
             openings={
-                '<｜DSML｜invoke name="': _closed(
+                '<｜DSML｜invoke name="': closed(
                     invoke_call,
                     "</｜DSML｜invoke>",
                     value=("<｜DSML｜parameter name=", "</｜DSML｜parameter>"),
@@ -195,7 +155,7 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         "<|tools_prefix|>",
         ToolSyntax(
             "apertus",
-            openings={"<|tools_prefix|>": _closed(keyed_calls, "<|tools_suffix|>", "[")},
+            openings={"<|tools_prefix|>": closed(keyed_calls, "<|tools_suffix|>", "[")},
             tokens=("<|tools_suffix|>",),
         ),
     ),
@@ -204,7 +164,7 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         ToolSyntax(
             "tencent",
             openings={
-                f"<tool_call{_TENCENT}>": _closed(
+                f"<tool_call{_TENCENT}>": closed(
                     key_value_calls,
                     f"</tool_call{_TENCENT}>",
                     value=(f"<arg_value{_TENCENT}>", f"</arg_value{_TENCENT}>"),
@@ -218,16 +178,14 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         "<arg_key>",
         ToolSyntax(
             "key-value",
-            openings={"<tool_call>": _closed(key_value_calls, "</tool_call>", value=KEY_VALUE)},
+            openings={"<tool_call>": closed(key_value_calls, "</tool_call>", value=KEY_VALUE)},
         ),
     ),
     (
         "<start_function_call>",
         ToolSyntax(
             "functiongemma",
-            openings={
-                "<start_function_call>": _closed(gemma_calls, "<end_function_call>", "call:")
-            },
+            openings={"<start_function_call>": closed(gemma_calls, "<end_function_call>", "call:")},
             tokens=("<end_function_call>", "<escape>"),
         ),
     ),
@@ -235,7 +193,7 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         "<|tool_call>",
         ToolSyntax(
             "gemma4",
-            openings={"<|tool_call>": _closed(gemma_calls, "<tool_call|>", "call:")},
+            openings={"<|tool_call>": closed(gemma_calls, "<tool_call|>", "call:")},
             tokens=("<tool_call|>", '<|"|>'),
         ),
     ),
@@ -244,9 +202,7 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         ToolSyntax(
             "mistral",
             openings={
-                "[TOOL_CALLS]": _named(
-                    _NAME + r"(\[CALL_ID\]\s*\w+\s*)?(\[ARGS\])?\s*", or_list=True
-                )
+                "[TOOL_CALLS]": named(NAME + r"(\[CALL_ID\]\s*\w+\s*)?(\[ARGS\])?\s*", or_list=True)
             },
             tokens=("[ARGS]", "[CALL_ID]"),
         ),
@@ -256,9 +212,9 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         ToolSyntax(
             "deepseek",
             openings={
-                _DEEPSEEK_CALL: _named(
+                _DEEPSEEK_CALL: named(
                     r"(\s*function\s*<｜tool▁sep｜>)?"
-                    + _NAME
+                    + NAME
                     + r"(<｜tool▁sep｜>\s*)?(```(json)?\s*)?"
                 )
             },
@@ -272,7 +228,7 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         ToolSyntax(
             "kimi",
             openings={
-                "<|tool_call_begin|>": _named(
+                "<|tool_call_begin|>": named(
                     r"\s*(functions\.)?(?P<name>[\w.\-]+?)(:\d+)?\s*<\|tool_call_argument_begin\|>\s*"
                 )
             },
@@ -330,8 +286,8 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         ToolSyntax(
             "pythonic",
             openings={
-                "<|python_tag|>": _closed(python_calls, "<|eom_id|>"),
-                "<|python_start|>": _closed(python_calls, "<|python_end|>"),
+                "<|python_tag|>": closed(python_calls, "<|eom_id|>"),
+                "<|python_start|>": closed(python_calls, "<|python_end|>"),
             },
             tokens=("<|python_end|>",),
             bare=PythonList,
@@ -358,7 +314,7 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
         "<function_calls>",
         ToolSyntax(
             "olmo",
-            openings={"<function_calls>": _closed(python_calls, "</function_calls>")},
+            openings={"<function_calls>": closed(python_calls, "</function_calls>")},
         ),
     ),
     ("<tool_call>", HERMES),
