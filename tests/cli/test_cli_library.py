@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,10 +62,26 @@ def test_pull_of_a_url(emberd_cli: Emberd, registry: Registry, tmp_path: Path) -
     assert listed(emberd_cli) == ["mine:latest"]
     registry.wrong[digest] = b"no model"
     failed = emberd_cli("pull", "other", "--url", url, "--insecure")
-    assert failed.code == 1 and "GGUF" in failed.err
+    assert failed.code == 1 and "error: other:latest: is not a GGUF file" in failed.err
     assert listed(emberd_cli) == ["mine:latest"]
     pulled = tmp_path / "models" / "pulled" / "blobs"
     assert [path.name for path in pulled.iterdir()] == [digest.replace(":", "-")]
+
+
+def test_pull_of_a_url_that_another_pull_has_just_brought(
+    emberd_cli: Emberd, weights: Path, tmp_path: Path
+) -> None:
+    url = "http://127.0.0.1:1/nobody-answers.gguf"
+    blobs = tmp_path / "models" / "pulled" / "blobs"
+    blobs.mkdir(parents=True)
+    brought = blobs / f"url-{hashlib.sha256(url.encode()).hexdigest()}"
+    kept = f"sha256-{hashlib.sha256(weights.read_bytes()).hexdigest()}"
+    for name in ("first", "second"):  # the second finds the file kept already
+        shutil.copy(weights, brought)
+        result = emberd_cli("pull", name, "--url", url, "--insecure")
+        assert result.code == 0, result.err
+        assert [path.name for path in blobs.iterdir()] == [kept]
+    assert listed(emberd_cli) == ["first:latest", "second:latest"]
 
 
 def test_create_refers_to_a_file_and_copies_nothing_ol40(

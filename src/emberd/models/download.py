@@ -85,6 +85,9 @@ class Download:
                     time.sleep(_WAIT_SECONDS)
             if file is None:
                 yield self._size_of(self._target)
+                if self.sha256 is None:
+                    yield from self._read(self._target)
+                    self.size, self.sha256 = self._done, self._hash.hexdigest()
                 return
             with file:
                 yield from self._fill(file)
@@ -114,7 +117,7 @@ class Download:
         return None
 
     def _fill(self, file: BinaryIO) -> Iterator[int]:
-        yield from self._read_what_is_there()
+        yield from self._read(self._part)
         if self.size is not None and self._done > self.size:
             self._restart(file)
         if self.size is None or self._done < self.size:
@@ -129,8 +132,8 @@ class Download:
         self.size, self.sha256 = self._done, digest
         yield self._done
 
-    def _read_what_is_there(self) -> Iterator[int]:
-        with open(self._part, "rb") as there:
+    def _read(self, path: Path) -> Iterator[int]:
+        with open(path, "rb") as there:
             while chunk := there.read(CHUNK_BYTES):
                 self._hash.update(chunk)
                 self._done += len(chunk)

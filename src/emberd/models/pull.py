@@ -16,7 +16,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..errors import BadRequestError, DownloadError, EmberdError, ModelNotFoundError
+from ..errors import (
+    BadRequestError,
+    DownloadError,
+    EmberdError,
+    ModelFileError,
+    ModelNotFoundError,
+)
 from .download import Download, open_client
 from .hub import HubReference, NoSuchRepositoryError, hub_reference, pull_from_hub
 from .names import name_key
@@ -81,9 +87,12 @@ def _pull_url(store: ModelStore, name: str, url: str, insecure: bool) -> Iterato
             yield {"status": f"pulling {name}", "total": download.size, "completed": completed}
     try:
         yield {"status": "verifying GGUF header"}
-        store.check_file(unnamed)
         target = store.pulled.blob(f"sha256:{download.sha256}")
-        os.replace(unnamed, target)
+        if not target.exists():  # else another pull of the URL has kept it meanwhile
+            store.check_file(unnamed)
+            os.replace(unnamed, target)
+    except ModelFileError as error:
+        raise ModelFileError(error.message.replace(unnamed.name, name)) from None
     finally:
         unnamed.unlink(missing_ok=True)
     yield {"status": "writing manifest"}
