@@ -73,6 +73,59 @@ def test_tools_are_as_sent_where_that_renders() -> None:
     )
 
 
+def test_objects_among_the_arguments_have_a_schema_of_their_values() -> None:
+    """Command R+'s template reads it."""
+    template = ChatTemplate(
+        "{% for name, one in tools[0].function.parameters.properties.items() %}"
+        "{{ name + one.description }}{{ one.additionalProperties.type }}{% endfor %}"
+    )
+    schema = {"type": "object", "properties": {"a": {"type": "object", "description": "d"}}}
+    assert template.render([HI], [tool(description="d", parameters=schema)]) == "ad"
+
+
+NINE = (
+    "{% for m in messages %}{% for call in m.tool_calls or [] %}{% if call.id | length != 9 %}"
+    "{{ raise_exception('nine') }}{% endif %}{{ call.function.arguments | tojson }}{% endfor %}{% endfor %}"
+)
+EITHER = (
+    "{% for m in messages %}{% if m.tool_calls and m.content and m.thinking %}{{ raise_exception('either') }}"
+    "{% endif %}<{{ m.thinking }}|{{ m.content }}>{% endfor %}"
+)
+NO_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    "{{ m.content }}{% for call in m.tool_calls or [] %}{{ call.function.arguments | tojson }}{% endfor %}"
+    "{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "prompt"),
+    [
+        (NINE, '{"a": 1}'),  # Mistral's: the arguments are no text for it
+        (NO_SYSTEM, 'S\n\nHiLook.{"a": 1}'),
+        (EITHER, "<|S><|Hi><Hm.\n\nLook.|>"),  # gpt-oss's
+        (NINE + NO_SYSTEM, '{"a": 1}S\n\nHiLook.{"a": 1}'),
+    ],
+)
+def test_no_more_is_changed_than_a_template_needs(source: str, prompt: str) -> None:
+    message = called("f", ids=("call_" + "x" * 24,))
+    message["tool_calls"][0]["function"]["arguments"] = '{"a": 1}'
+    message |= {"content": "Look.", "thinking": "Hm."}
+    conversation = [{"role": "system", "content": "S"}, HI, message]
+    assert ChatTemplate(source).render(conversation) == prompt
+    assert message["content"] == "Look."
+
+
+def test_a_template_that_takes_calls_only_as_text_gets_them_so() -> None:
+    as_text = (
+        "{% for m in messages %}{% for call in m.tool_calls or [] %}{{ '!' + call.function.arguments }}"
+        "{% endfor %}{% endfor %}"
+    )
+    message = called("f", ids=("1",))
+    message["tool_calls"][0]["function"]["arguments"] = {"a": 1}
+    assert ChatTemplate(as_text).render([HI, message]) == '!{"a": 1}'
+
+
 @pytest.mark.parametrize("calls", [[], None])
 def test_no_calls_are_no_calls(calls: Any) -> None:
     template = ChatTemplate(

@@ -57,4 +57,31 @@ def test_an_effort_is_told_where_a_template_does_not_think_without_one() -> None
     assert found == [None, "high", "no_think", "low", "low"]
 
 
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        ("</think>Yes.", "Yes."),
+        ("\n</think>\n\nYes.</think>", "Yes.</think>"),
+        ("</thin", "</thin"),
+        ("</thing>", "</thing>"),
+        (" \n", " \n"),
+    ],
+)
+def test_a_closing_tag_at_the_beginning_is_not_shown(
+    reply: str, text: str, rng: np.random.Generator
+) -> None:
+    """MiniMax M3's replies begin with one where it does not think."""
+    thinking = thinking_of("<think></think>")
+    assert thinking is not None
+    for pieces in cuts(reply, rng):
+        assert read(ReplyFormat(thinking.tags), pieces).text == text, pieces
+
+
+def test_thinking_is_turned_on_and_off_by_words_too() -> None:
+    thinking = thinking_of("{% if thinking_mode == 'disabled' %}{% endif %}<mm:think></mm:think>")
+    assert thinking is not None
+    modes = [thinking.variables(mode, None) for mode in (None, True, False)]
+    assert modes == [{}, {"thinking_mode": "enabled"}, {"thinking_mode": "disabled"}]
+
+
 WISHES = ((None, None), (True, None), (False, None), (True, "minimal"), (None, "low"))

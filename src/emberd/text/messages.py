@@ -1,9 +1,10 @@
 """Conversations as templates take them, and the written rule of how one is made to fit.
 
-The first of these that a template renders is the prompt; each is the one before it with one more change:
-1. as it is; 2. text parts joined by a newline; 3. missing or null content as "";
-and only where those raise: 4. arguments of tool calls as JSON text; 5. ids of tool calls as nine letters and
-digits, which some templates insist on; 6. no system role: the text of a system
+The first of these that a template renders is the prompt:
+1. as it is; 2. text parts joined by a newline; 3. that, and missing or null content as "";
+and only where those raise, 3 with one more change, then with two and so on, in this order: 4. arguments of tool calls
+as JSON text; 5. ids of tool calls as nine letters and digits, which some templates insist on; 6. what a message with
+calls says and thinks as one thought, for templates that take either; 7. no system role: the text of a system
 message goes in front of the next user message, a blank line between them, or is a user message of its own
 where none follows.
 A prompt that shows Python's notation of a list or of None gives way to one of 2 or 3 that shows less of it.
@@ -17,11 +18,15 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 from ..errors import BadRequestError
 
 Conversation = list[dict[str, Any]]
+
+REASONING_NAMES = ("reasoning_content", "reasoning", "thinking")
+"""Keys of a message under which templates read past reasoning."""
 
 MAX_DEPTH = 64
 """Levels of lists and objects in what a caller sends, so that everything here may recurse into it."""
@@ -97,21 +102,21 @@ def check_depth(value: Any, where: str) -> None:
 
 
 def adaptations(conversation: Conversation) -> Iterator[tuple[Conversation, bool]]:
-    """The conversation as it is and as changed by each step that changes it; with it, whether the step
-    changes the form of the conversation (4 to 6) and not only how content is written."""
+    """The conversation as it is and as changed by each of the steps that change it; with it, whether they
+    change the form of the conversation (4 to 7) and not only how content is written."""
     yield conversation, False
-    steps = (
-        (_joined, False),
-        (_filled, False),
-        (_arguments_as_text, True),
-        (_short_ids, True),
-        (_folded, True),
-    )
-    for step, of_form in steps:
+    for step in (_joined, _filled):
         changed = step(conversation)
         if changed != conversation:
             conversation = changed
-            yield conversation, of_form
+            yield conversation, False
+    steps = [step for step in _OF_FORM if step(conversation) != conversation]
+    for count in range(1, len(steps) + 1):
+        for chosen in combinations(steps, count):
+            changed = conversation
+            for step in chosen:
+                changed = step(changed)
+            yield changed, True
 
 
 def in_parts(conversation: Conversation) -> Conversation:
@@ -138,12 +143,20 @@ def described(tools: Sequence[Any]) -> list[Any]:
         properties = parameters["properties"]
         if isinstance(properties, Mapping):
             parameters["properties"] = {
-                name: {"description": "", **one} if isinstance(one, Mapping) else one
+                name: _described_property(one) if isinstance(one, Mapping) else one
                 for name, one in properties.items()
             }
         filled = {"description": "", **function, "parameters": parameters}
         changed.append({**tool, "function": filled})
     return changed
+
+
+def _described_property(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Objects say what their values are too, which Command R+'s template reads."""
+    filled = {"description": "", **schema}
+    if schema.get("type") == "object":
+        filled.setdefault("additionalProperties", {})
+    return filled
 
 
 def notation_count(prompt: str, conversation: Conversation) -> int:
@@ -207,6 +220,17 @@ def _short_ids(conversation: Conversation) -> Conversation:
     return changed
 
 
+def _one_thought(conversation: Conversation) -> Conversation:
+    changed = []
+    for message in conversation:
+        key = next((key for key in REASONING_NAMES if message.get(key)), "")
+        thought, said = message.get(key), message["content"]
+        if message.get("tool_calls") and isinstance(thought, str) and said:
+            message = {**message, key: f"{thought}\n\n{said}", "content": ""}
+        changed.append(message)
+    return changed
+
+
 def _with_short_id(value: Any, key: str) -> Any:
     id = value.get(key) if isinstance(value, Mapping) else None
     if not isinstance(id, str) or re.fullmatch("[A-Za-z0-9]{9}", id):
@@ -228,6 +252,9 @@ def _folded(conversation: Conversation) -> Conversation:
     if waiting:
         folded.append({"role": "user", "content": "\n\n".join(waiting)})
     return folded
+
+
+_OF_FORM = (_arguments_as_text, _short_ids, _one_thought, _folded)
 
 
 def _with_arguments(call: Any, convert: Callable[[Any], Any]) -> Any:

@@ -13,13 +13,15 @@ from functools import lru_cache
 from typing import Any
 
 from .marks import first_mark, possible_beginning
+from .messages import REASONING_NAMES
 from .parts import ReasoningDelta, TextDelta
 from .sandbox import variables_of
 from .sections import KIMI, MUSE, SOLAR
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 _OFF = ("none", "no_think")
-_SWITCHES = ("enable_thinking", "thinking")
+_SWITCHES = ("enable_thinking", "thinking", "thinking_mode")
+_MODES = {True: "enabled", False: "disabled"}  # what `thinking_mode` is, MiniMax's
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,9 @@ class Thinking:
         """Variables that tell the template; `mode` None leaves it to the template."""
         variables: dict[str, Any] = {}
         if mode is not None:
-            variables = {name: mode for name in self.switches}
+            variables = {
+                name: _MODES[mode] if name == "thinking_mode" else mode for name in self.switches
+            }
         if mode is True and self.waits:
             effort = effort or "high"
         off = next((word for word in self.words if word in _OFF), None)
@@ -143,7 +147,7 @@ def thinking_of(template: str) -> Thinking | None:
 @lru_cache(maxsize=64)
 def reasoning_name(template: str) -> str:
     """The key of a message under which a template reads past reasoning."""
-    for name in ("reasoning_content", "reasoning", "thinking"):
+    for name in REASONING_NAMES:
         if re.search(rf"\.{name}\b|\[['\"]{name}['\"]\]", template):
             return name
     return "reasoning_content"
@@ -159,7 +163,8 @@ def with_reasoning_as(name: str, messages: Iterable[Mapping[str, Any]]) -> list[
 
 class ThinkingSplitter:
     """Watches one reply. A span begins only before the first visible text, unless its tag is a control
-    token, which no text holds. Blanks around a span's text, and between it and the answer, are dropped."""
+    token, which no text holds. Blanks around a span's text, and between it and the answer, are dropped, and so is
+    a closing tag before the first visible text: some models begin with one where they do not think."""
 
     def __init__(self, tags: ThinkingTags, controls: Collection[str], *, inside: bool) -> None:
         self._tags = tags
@@ -215,6 +220,12 @@ class ThinkingSplitter:
             self._take(len(self._tags.open))
             self.inside = True
             return True
+        begun = self.held.lstrip()
+        if not self._visible and begun.startswith(self._tags.close):
+            self.held, self._after_span = begun[len(self._tags.close) :], True
+            return True
+        if not self._visible and self._tags.close.startswith(begun):
+            return False  # also where there is nothing yet
         keep = possible_beginning(self.held, (self._tags.open,))
         text = self.held[: len(self.held) - keep]
         if text.strip():
