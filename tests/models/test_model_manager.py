@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from pathlib import Path
 
 import pytest
 
 from emberd.config import Config
-from emberd.errors import ModelLoadError, ModelNotFoundError, OverloadedError
+from emberd.errors import ModelFileError, ModelLoadError, ModelNotFoundError, OverloadedError
 from site_fakes import Site, refused, run, write_model
 from tiny_encoder import encoder_model
+from tiny_gguf import random_model
 
 
 @pytest.fixture
@@ -99,6 +101,51 @@ def test_zero_unloads_when_the_request_ends_even_right_after_loading_k31(site: S
         assert site.manager.loaded() == [model]
         site.manager.release(model)
         await site.until(lambda: not site.manager.loaded())
+        await site.manager.close()
+
+    run(work())
+
+
+def test_a_file_that_changed_is_loaded_anew_once_no_reply_needs_it(site: Site) -> None:
+    path = site.config.models_dir / "tiny.gguf"
+
+    async def work() -> None:
+        old = await site.manager.acquire("tiny", math.inf)
+        path.unlink()
+        random_model(path, width=128, layers=1)
+        assert await site.manager.acquire("tiny") is old
+        site.manager.release(old)
+        assert await site.manager.acquire("tiny") is old
+        for _ in range(2):
+            site.manager.release(old)
+        new = await site.manager.acquire("tiny")
+        assert new is not old and new.stored.facts.embedding_length == 128
+        assert site.manager.loaded() == [new] and len(site.workers) == 2
+        await site.until(lambda: not site.workers[0].alive)
+        os.utime(path)  # the same content
+        assert await site.manager.acquire("tiny") is new
+        await site.manager.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("left", [None, b"GGUF"], ids=["gone", "broken"])
+def test_what_is_loaded_is_unloaded_also_where_its_file_is_gone(
+    left: bytes | None, site: Site
+) -> None:
+    path = site.config.models_dir / "tiny.gguf"
+
+    async def work() -> None:
+        site.manager.release(await site.manager.acquire("tiny", math.inf))
+        path.unlink()
+        if left is not None:
+            path.write_bytes(left)
+        with pytest.raises((ModelNotFoundError, ModelFileError)):
+            await site.manager.unload("other" if left is None else "tin:latest")
+        assert (await site.manager.unload("Tiny")).name == "tiny:latest"
+        assert not site.manager.loaded()
+        with pytest.raises((ModelNotFoundError, ModelFileError)):
+            await site.manager.unload("tiny")
         await site.manager.close()
 
     run(work())

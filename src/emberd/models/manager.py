@@ -18,7 +18,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ..config import Config
-from ..errors import BadRequestError, EmberdError, ModelNotFoundError, OverloadedError
+from ..errors import (
+    BadRequestError,
+    EmberdError,
+    ModelFileError,
+    ModelNotFoundError,
+    OverloadedError,
+)
 from ..gguf.extend import scaling_words
 from ..protocol import WorkerOptions
 from ..worker.client import WorkerClient
@@ -27,7 +33,7 @@ from .facts import Capability
 from .fit import Estimate, Fit, judge, question_of, worker_options
 from .loaded import LoadedModel, ModelText, Worker
 from .memory import longest_context
-from .names import alias_target
+from .names import alias_target, name_key
 from .recovery import Recovery
 from .room import Room
 from .sharing import SharedWorkers, StartWorker
@@ -135,6 +141,7 @@ class ModelManager:
             raise BadRequestError(f'"{name:.512}" does not support {task or need}', "model")
         if _generates(stored):
             self._last_used = stored.name
+        self._room.drop_outdated(stored)
         wish = self._default_keep_alive(stored.key) if keep_alive is None else keep_alive
         if (model := self._alive(stored.key)) is not None:
             model.keep_alive = wish
@@ -175,8 +182,16 @@ class ModelManager:
             self._schedule_expiry(model)
 
     async def unload(self, name: str) -> StoredModel:
-        """Unload `name` as soon as no reply needs it. Raises as `acquire` does for an unknown name."""
-        stored = await self.find(name)
+        """Unload `name` as soon as no reply needs it, also where its file is gone. Raises as `acquire` does for an
+        unknown name."""
+        try:
+            stored = await self.find(name)
+        except (ModelNotFoundError, ModelFileError):
+            key = name_key(name.strip())
+            known = [model for model in self.loaded() if name_key(model.name) == key]
+            if not known:
+                raise
+            stored = known[0].stored
         self._recovery.end(stored.key)
         model = self._alive(stored.key)
         if stored.key in self._loading:

@@ -68,6 +68,16 @@ class Room:
             if others > 1:
                 self._loading[stored.path] = held, others - 1
 
+    def drop_outdated(self, stored: StoredModel) -> None:
+        """What was loaded of the model's file before that changed leaves, unless something needs it."""
+        for models in self._groups():
+            if models[0].stored.path != stored.path or not all(map(self._is_idle, models)):
+                continue
+            if any(model.stored.facts.digest != stored.facts.digest for model in models):
+                logger.info("the file of '%s' has changed", stored.name)
+                for model in models:
+                    self._drop(model)
+
     async def _make(self, stored: StoredModel, draft: ModelFacts | None) -> tuple[int | None, int]:
         """(bytes for the KV cache, bytes to set aside)."""
         try:
