@@ -2,7 +2,7 @@
 //
 // gate_up [rows, PARTS * width] f32     y  [rows, width] f32
 // grid    (ceil(width / WG), rows, 1); one lane a value
-// activation  activation_silu, _gelu, _clamped_silu, or _gelu_alone     WG  const
+// activation  activation_silu, _gelu, _clamped_silu, or _gelu_alone, _relu_squared_alone     WG  const
 struct Params { width: u32 }
 @group(0) @binding(0) var<storage, read> gate_up: array<f32>;
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;

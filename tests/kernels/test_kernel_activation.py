@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from emberd.reference.ops import gelu_tanh, quantize_q8
-from emberd.reference.transformer import ACTIVATIONS
+from emberd.reference.ops import quantize_q8
+from emberd.reference.transformer import ACTIVATIONS, ACTIVATIONS_ALONE
 from emberd.runtime import linear, ops
 from emberd.runtime.device import Device
 from emberd.runtime.kernel import Kernels, run_once
@@ -49,18 +51,20 @@ def test_large_gates_do_not_overflow(
     check(device.read(y), most, "float")
 
 
-def test_gelu_without_gates_plain_and_to_int8(
-    device: Device, kernels: Kernels, rng: np.random.Generator
+@pytest.mark.parametrize("activation", ACTIVATIONS_ALONE)
+def test_without_gates_plain_and_to_int8(
+    device: Device, kernels: Kernels, rng: np.random.Generator, activation: ops.Activation
 ) -> None:
     x = rng.standard_normal((3, 160), np.float32) * 3
     y, out = device.upload(np.full_like(x, np.nan)), linear.activations(device, 3, 160)
-    how = {"rows": 3, "width": 160}
+    how: dict[str, Any] = {"rows": 3, "width": 160, "activation": activation, "gated": False}
     given = device.upload(x)
-    plain = ops.silu_mul(kernels, given, y, activation="gelu", gated=False, **how)
-    int8 = linear.silu_mul_quantize(kernels, given, out, activation="gelu", gated=False, **how)
+    plain = ops.silu_mul(kernels, given, y, **how)
+    int8 = linear.silu_mul_quantize(kernels, given, out, **how)
     run_once(device, [plain, int8])
-    check(device.read(y), gelu_tanh(x), "float")
+    expected = ACTIVATIONS_ALONE[activation](x)
+    check(device.read(y), expected, "float")
     scales = device.read(out.scales)[:, ::2, 0]
-    check(scales, quantize_q8(gelu_tanh(x))[1], "float")
-    exact = (gelu_tanh(x).reshape(3, 5, 32) / scales[..., None]).reshape(x.shape)
+    check(scales, quantize_q8(expected)[1], "float")
+    exact = (expected.reshape(3, 5, 32) / scales[..., None]).reshape(x.shape)
     assert np.abs(device.read(out.q).view(np.int8) - exact).max() < 0.51

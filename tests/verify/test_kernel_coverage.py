@@ -35,7 +35,19 @@ KINDS = {
     "plain": ("DiscreteGPU", None),
 }
 KV_TYPES: Any = ("f16", "q8_0")
-MODELS = ("llama", "mixed", "gpt-oss", "olmo2", "gemma2", "qwen2moe", "gpt2", "large heads")
+MODELS = (
+    "llama",
+    "mixed",
+    "gpt-oss",
+    "olmo2",
+    "gemma2",
+    "qwen2moe",
+    "gpt2",
+    "large heads",
+    "arcee",
+    "cohere2",
+    "gptneox",
+)
 ODD_MODELS = (
     "odd llama",
     "odd gpt2",

@@ -18,7 +18,8 @@ class Architecture:
     o_bias: Presence = "none"
     ffn_bias: Presence = "none"
     output_bias: bool = False
-    layer_norms: bool = False  # with biases, instead of RMS norms
+    layer_norms: bool = False  # instead of RMS norms
+    norm_biases: bool = True  # of LayerNorms
     sinks: bool = False
     qk_norm: bool = False
     whole_qk_norm: bool = False  # over all heads together
@@ -30,15 +31,21 @@ class Architecture:
     scaled_embedding: bool = False
     sliding_window: bool = False
     window_period: int = 1  # the last layer of each period sees everything; 1: all have the window
+    still_without_window: bool = (
+        False  # layers that see everything beside others with a window do not rotate
+    )
     local_rope_base: float | None = None  # of layers with a window; None: the model's own
     local_rope_scaled: bool = True  # those layers too
     unrotated_period: int = 0  # the last layer of each period does not rotate; 0: all do
     fused: bool = False  # q, k and v are one tensor, and so are gate and up
     gated: bool = True
-    parallel: bool = False  # attention and feed-forward side by side
+    parallel: bool | Literal["told"] = (
+        False  # attention and feed-forward side by side; or as the file says
+    )
     learned_positions: bool = False  # instead of rotation
     tempered: bool = False  # queries may grow with their position, and YaRN have a multiplier
     multipliers: bool = False  # of embedding, residual, attention, logits, in the metadata
+    multiplies_logits: bool = False  # by the last of these, instead of dividing
     soft_caps: tuple[float, float] | None = (
         None  # of scores, of logits, where keys are missing; None: there are none
     )
@@ -65,8 +72,32 @@ ARCHITECTURES = {
         experts_normalized=False,
         shared_expert=True,
     ),
+    "qwen2vl": Architecture("halves", qkv_bias="required"),
     "qwen3": Architecture("halves", qk_norm=True),
+    "qwen3vl": Architecture("halves", qk_norm=True),
     "qwen3moe": Architecture("halves", qk_norm=True, experts="required"),
+    "qwen3vlmoe": Architecture("halves", qk_norm=True, experts="required"),
+    "seed_oss": Architecture(
+        "halves", qkv_bias="optional", o_bias="optional", ffn_norm="post_attention_norm"
+    ),
+    "internlm2": Architecture("adjacent", qkv_bias="optional"),
+    "ernie4_5": Architecture("adjacent", qkv_bias="optional", o_bias="optional"),
+    "arcee": Architecture(
+        "adjacent", qkv_bias="optional", rope_factors=True, gated=False, activation="relu_squared"
+    ),
+    "exaone": Architecture("halves", rope_factors=True),
+    "exaone4": Architecture(
+        "halves",
+        qk_norm=True,
+        pre_norms=False,
+        post_norms=True,
+        rope_factors=True,
+        sliding_window=True,
+        window_period=4,
+        still_without_window=True,
+    ),
+    "chatglm": Architecture("adjacent", qkv_bias="optional", fused=True),
+    "glm4": Architecture("adjacent", qkv_bias="optional", fused=True, post_norms=True),
     "gemma": Architecture("halves", activation="gelu", scaled_embedding=True),
     "gemma2": Architecture(
         "halves",
@@ -105,6 +136,12 @@ ARCHITECTURES = {
     "phi3": Architecture("halves", fused=True, sliding_window=True, long_rope_factors=True),
     "smollm3": Architecture("adjacent", qkv_bias="optional", unrotated_period=4),
     "granite": Architecture("adjacent", qkv_bias="optional", rope_factors=True, multipliers=True),
+    "granitemoe": Architecture(
+        "adjacent", qkv_bias="optional", rope_factors=True, multipliers=True, experts="required"
+    ),
+    "olmoe": Architecture(
+        "halves", qk_norm=True, whole_qk_norm=True, experts="required", experts_normalized=False
+    ),
     "olmo2": Architecture(
         "halves",
         qk_norm=True,
@@ -138,6 +175,17 @@ ARCHITECTURES = {
         ffn_bias="required",
         learned_positions=True,
     ),
+    "starcoder": Architecture(
+        "halves",
+        layer_norms=True,
+        activation="gelu",
+        gated=False,
+        fused=True,
+        qkv_bias="required",
+        o_bias="required",
+        ffn_bias="required",
+        learned_positions=True,
+    ),
     "starcoder2": Architecture(
         "halves",
         layer_norms=True,
@@ -158,6 +206,48 @@ ARCHITECTURES = {
         o_bias="required",
         ffn_bias="required",
         output_bias=True,
+    ),
+    "gptneox": Architecture(
+        "halves",
+        layer_norms=True,
+        activation="gelu",
+        gated=False,
+        parallel="told",
+        fused=True,
+        qkv_bias="required",
+        o_bias="required",
+        ffn_bias="required",
+    ),
+    "stablelm": Architecture("halves", layer_norms=True, qkv_bias="optional"),
+    "nemotron": Architecture(
+        "halves",
+        layer_norms=True,
+        activation="relu_squared",
+        gated=False,
+        qkv_bias="optional",
+        o_bias="optional",
+        ffn_bias="optional",
+    ),
+    "command-r": Architecture(
+        "adjacent",
+        layer_norms=True,
+        norm_biases=False,
+        qkv_bias="optional",
+        parallel=True,
+        multipliers=True,
+        multiplies_logits=True,
+    ),
+    "cohere2": Architecture(
+        "adjacent",
+        layer_norms=True,
+        norm_biases=False,
+        qkv_bias="optional",
+        parallel=True,
+        multipliers=True,
+        multiplies_logits=True,
+        sliding_window=True,
+        window_period=4,
+        still_without_window=True,
     ),
     "falcon": Architecture(
         "halves",

@@ -63,8 +63,13 @@ class TensorInfo:
     name: str
     type: GGMLQuantizationType
     shape: tuple[int, ...]
-    offset: int  # bytes from the start of the file
+    offset: int  # bytes from the start of the file; -1: no file holds it, it is zeros
     nbytes: int
+
+    @classmethod
+    def zeros(cls, name: str, size: int) -> TensorInfo:
+        """A vector that a model has and no file holds."""
+        return cls(name, GGMLQuantizationType.F32, (size,), -1, 4 * size)
 
 
 def _quote(text: str) -> str:

@@ -11,8 +11,9 @@ from typing import Literal
 from .reader import GGUFFile, TensorInfo
 from .rope import Temperature, Yarn
 
-Activation = Literal["silu", "gelu", "clamped_silu"]
-"""Of a feed-forward. gelu: its tanh approximation; clamped_silu: gpt-oss's, which clamps gate and up."""
+Activation = Literal["silu", "gelu", "clamped_silu", "relu_squared"]
+"""Of a feed-forward. gelu: its tanh approximation; clamped_silu: gpt-oss's, which clamps gate and up; relu_squared
+stands without gates only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,8 @@ class GGUFFile:
     def data(self, info: TensorInfo) -> NDArray[np.uint8]:
         """(nbytes,) read-only view of the tensor's bytes, without a copy."""
         assert not self._closed, f"{self.name} is closed"
+        if info.offset < 0:
+            return np.zeros(info.nbytes, np.uint8)
         return self._bytes[info.name][info.offset : info.offset + info.nbytes]
 
     def rows(self, info: TensorInfo) -> NDArray[np.uint8]:

@@ -137,12 +137,13 @@ def load_spec(file: GGUFFile) -> ModelSpec:
         yarn=yarn,
         attention_cap=_cap(keys, architecture, "attn_logit_softcapping"),
         logit_cap=_cap(keys, architecture, "final_logit_softcapping"),
-        logit_scale=1.0 / _multiplier(keys, architecture, "logit_scale", 1.0),
+        logit_scale=_multiplier(keys, architecture, "logit_scale", 1.0)
+        ** (1 if architecture.multiplies_logits else -1),
         whole_qk_norm=architecture.whole_qk_norm,
         experts=experts,
         temperature=_temperature(keys, architecture, original_context),
         gated=architecture.gated,
-        parallel=architecture.parallel,
+        parallel=_parallel(keys, architecture),
     )
 
 
@@ -228,6 +229,17 @@ def _multiplier(keys: Keys, architecture: Architecture, key: str, default: float
     if multiplier < 1 / MAX_FACTOR:
         raise keys.refuse(key, f"is {multiplier:g}; it must be 0, for none, or at least 1e-06")
     return multiplier
+
+
+def _parallel(keys: Keys, architecture: Architecture) -> bool:
+    if architecture.parallel != "told":
+        return architecture.parallel
+    told = keys.scalar("use_parallel_residual")
+    if type(told) is not bool:
+        raise keys.refuse(
+            "use_parallel_residual", f"is {reprlib.repr(told)}; it must be true or false"
+        )
+    return told
 
 
 def _cap(keys: Keys, architecture: Architecture, key: str) -> float:
@@ -351,7 +363,8 @@ def _layers(keys: Keys, num_layers: int, architecture: Architecture) -> tuple[La
         own = _rope_base(keys, "rope.freq_base_swa", local)
         sliding = LayerSpec(own, 1.0, window)
     slides = _sliding_layers(keys, num_layers, architecture.window_period)
-    return tuple(sliding if slid else everywhere for slid in slides)
+    whole = LayerSpec(0.0, 1.0, 0) if architecture.still_without_window else everywhere
+    return tuple(sliding if slid else whole for slid in slides)
 
 
 def _both_ways(

@@ -42,7 +42,7 @@ def load_tensors(file: GGUFFile, spec: ModelSpec) -> ModelTensors:
         output_norm,
         output or embedding,
         layers,
-        output_norm_bias=_wanted(take, architecture.layer_norms, "output_norm.bias", hidden),
+        output_norm_bias=_norm_bias(take, architecture, "output_norm.bias", hidden),
         output_bias=_wanted(take, architecture.output_bias, "output.bias", spec.vocab_size),
         positions=_wanted(
             take,
@@ -96,6 +96,15 @@ def _wanted(take: Tensors, wanted: Presence | bool, name: str, *shape: int) -> T
     return take.required(name, *shape) if wanted in (True, "required") else None
 
 
+def _norm_bias(
+    take: Tensors, architecture: Architecture, name: str, size: int
+) -> TensorInfo | None:
+    """Of a LayerNorm: zeros where the architecture has none."""
+    if not architecture.layer_norms:
+        return None
+    return take.required(name, size) if architecture.norm_biases else TensorInfo.zeros(name, size)
+
+
 def _factors(file: GGUFFile, take: Tensors, spec: ModelSpec, name: str) -> TensorInfo | None:
     info = take.optional(name, spec.rope_dim // 2)
     if info is not None:
@@ -130,7 +139,7 @@ def _layer_tensors(take: Tensors, spec: ModelSpec, prefix: str) -> LayerTensors:
     q_norm, k_norm = (
         (q_size, kv_size) if architecture.whole_qk_norm else (spec.head_dim, spec.head_dim)
     )
-    attention_norm, ffn_norm = _norm_names(take, architecture, prefix)
+    attention_norm, ffn_norm = _norm_names(take, spec, prefix)
     router, gate, up, down = _feed_forward(take, spec, prefix)
     return LayerTensors(
         attention_norm=vector(architecture.pre_norms, f"{attention_norm}.weight", hidden),
@@ -150,10 +159,12 @@ def _layer_tensors(take: Tensors, spec: ModelSpec, prefix: str) -> LayerTensors:
         post_attention_norm=vector(architecture.post_norms, "post_attention_norm.weight", hidden),
         post_ffn_norm=vector(architecture.post_norms, "post_ffw_norm.weight", hidden),
         router=router,
-        attention_norm_bias=vector(architecture.layer_norms, f"{attention_norm}.bias", hidden),
-        ffn_norm_bias=vector(
-            architecture.layer_norms and bool(ffn_norm), f"{ffn_norm}.bias", hidden
+        attention_norm_bias=_norm_bias(
+            take, architecture, f"{prefix}{attention_norm}.bias", hidden
         ),
+        ffn_norm_bias=_norm_bias(take, architecture, f"{prefix}{ffn_norm}.bias", hidden)
+        if ffn_norm
+        else None,
         o_bias=vector(architecture.o_bias, "attn_output.bias", hidden),
         sinks=vector(architecture.sinks, "attn_sinks.weight", spec.num_heads),
         **_feed_forward_biases(take, spec, prefix),
@@ -161,9 +172,10 @@ def _layer_tensors(take: Tensors, spec: ModelSpec, prefix: str) -> LayerTensors:
     )
 
 
-def _norm_names(take: Tensors, architecture: Architecture, prefix: str) -> tuple[str, str]:
+def _norm_names(take: Tensors, spec: ModelSpec, prefix: str) -> tuple[str, str]:
     """Of what attention reads and of what the feed-forward reads: "" where that is the same."""
-    if not architecture.parallel:
+    architecture = ARCHITECTURES[spec.architecture]
+    if not spec.parallel or architecture.parallel == "told":  # GPT-NeoX has both either way
         return "attn_norm", architecture.ffn_norm
     if take.present(prefix + "attn_norm_2.weight"):  # Falcon 40B
         return "attn_norm_2", "attn_norm"

@@ -253,6 +253,13 @@ def gelu_tanh(x: F32) -> F32:
     return y
 
 
+def relu_squared(x: F32) -> F32:
+    """max(x, 0)² (So et al. 2021)."""
+    y = np.maximum(x, 0)
+    y *= y
+    return y
+
+
 def gelu_mul(gate: F32, up: F32) -> F32:
     """GeGLU's product: gelu_tanh(gate) · up."""
     y = gelu_tanh(gate)

@@ -27,6 +27,7 @@ from .ops import (
     gelu_tanh,
     layer_norm,
     matmul,
+    relu_squared,
     rms_norm,
     rope,
     sigmoid,
@@ -45,6 +46,12 @@ ACTIVATIONS: dict[Activation, Callable[[F32, F32], F32]] = {
     "gelu": gelu_mul,
     "clamped_silu": clamped_silu_mul,
 }
+"""Of gate and up."""
+ACTIVATIONS_ALONE: dict[Activation, Callable[[F32], F32]] = {
+    "gelu": gelu_tanh,
+    "relu_squared": relu_squared,
+}
+"""Where there are no gates."""
 
 RopeTable = tuple[F32, F32]
 """cos and sin, each (num_positions, rope_dim / 2)."""
@@ -169,7 +176,7 @@ def feed_forward(spec: ModelSpec, layer: Layer | SharedExpert, x: F32) -> F32:
     if isinstance(layer, SharedExpert):
         return matmul(_gated(spec, matmul(x, layer.gate_up)), layer.down)
     inner = _biased(matmul(x, layer.gate_up), layer.gate_up_bias)
-    inner = _gated(spec, inner) if spec.gated else gelu_tanh(inner)
+    inner = _gated(spec, inner) if spec.gated else ACTIVATIONS_ALONE[spec.activation](inner)
     return _biased(matmul(inner, layer.down), layer.down_bias)
 
 

@@ -88,7 +88,7 @@ def _first_rows(tensor: Tensor, rows: int) -> Tensor:
 
 def activation_include(activation: Activation, gated: bool) -> str:
     """Which include computes a feed-forward's activation."""
-    assert gated or activation == "gelu", activation
+    assert activation != "relu_squared" if gated else activation in ("gelu", "relu_squared")
     return f"activation_{activation}" + ("" if gated else "_alone")
 
 

@@ -137,7 +137,7 @@ def silu_mul(
 ) -> Dispatch:
     """y = activation(gate) · up: gate_up (rows, 2 · width) holds gate, then up; y (rows, width).
 
-    Not `gated`: y = activation(gate_up) of (rows, width), which only GELU has a kernel for.
+    Not `gated`: y = activation(gate_up) of (rows, width), of GELU or of the squared ReLU.
     """
     assert gate_up.shape == (rows, (1 + gated) * width) and y.shape == (rows, width), (gate_up, y)
     kernel = kernels.get(

@@ -87,7 +87,7 @@ def silu_mul_quantize(
 ) -> Dispatch:
     """out = activation(gate) * up in int8; gate and up are the halves of gate_up (rows, 2 * width).
 
-    Not `gated`: of activation(gate_up) of (rows, width), which only GELU has a kernel for.
+    Not `gated`: of activation(gate_up) of (rows, width), of GELU or of the squared ReLU.
     """
     _check_activations(out, rows, width)
     runs = rows * width // QUANT_RUN

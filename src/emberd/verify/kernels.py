@@ -14,7 +14,7 @@ from ..gguf.dequant import dequantize
 from ..gguf.reader import TensorInfo
 from ..gguf.spec import ModelFile, open_any
 from ..reference import ops as reference
-from ..reference.transformer import ACTIVATIONS
+from ..reference.transformer import ACTIVATIONS, ACTIVATIONS_ALONE
 from ..runtime import linear, ops
 from ..runtime.device import Device
 from .attention import check_attention
@@ -187,9 +187,10 @@ def check_activation(bench: Workbench, model: ModelFile, steps: Steps = USUAL) -
     spec, layers = model.spec, model.tensors.layers
     gate, up = bench.normal(TOKENS, spec.ffn_size), bench.normal(TOKENS, spec.ffn_size)
     gate_up, gated = np.concatenate([gate, up], axis=1), spec.gated
-    expected = ACTIVATIONS[spec.activation](gate, up)
-    if not gated:
-        gate_up, expected = up, reference.gelu_tanh(up)
+    if gated:
+        expected = ACTIVATIONS[spec.activation](gate, up)
+    else:
+        gate_up, expected = up, ACTIVATIONS_ALONE[spec.activation](up)
     sizes = {"rows": TOKENS, "width": spec.ffn_size}
     width = spec.num_heads * spec.head_dim
 
