@@ -26,10 +26,8 @@ class BytePairEncoder:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         assert vocabulary.pre is not None
-        ids = vocabulary.ids
-        if not _is_unicode(vocabulary.tokens):
-            ids = {token: index for token, index in ids.items() if _is_unicode([token])}
-        model = _model(ids, vocabulary.merges, vocabulary.pre.ignore_merges)
+        ids = unicode_ids(vocabulary)
+        model = merging(ids, vocabulary.merges, ignore_merges=vocabulary.pre.ignore_merges)
         self._tokenizer = Tokenizer(model)
         splits = [
             pre_tokenizers.Split(Regex(pattern), behavior="isolated")
@@ -58,20 +56,27 @@ def spelled_bytes(token: str) -> bytes:
         )
 
 
-def _model(ids: dict[str, int], lines: list[str], ignore_merges: bool) -> models.BPE:
+def unicode_ids(vocabulary: Vocabulary) -> dict[str, int]:
+    """Ids of the tokens that the library can hold."""
+    if _is_unicode(vocabulary.tokens):
+        return vocabulary.ids
+    return {token: index for token, index in vocabulary.ids.items() if _is_unicode([token])}
+
+
+def merging(ids: dict[str, int], lines: list[str], **options: bool) -> models.BPE:
     """A merge that is malformed or leads outside the vocabulary is passed over, as llama.cpp does; the
     first of two equal ones counts. Most files have none, and checking each costs as much as the rest."""
     parted = (line.partition(" ") for line in dict.fromkeys(lines))
     pairs = [(left, right) for left, _, right in parted]
     try:
-        return models.BPE(vocab=ids, merges=pairs, ignore_merges=ignore_merges)
+        return models.BPE(vocab=ids, merges=pairs, **options)
     except Exception:  # the library raises plain Exception
         good = [
             (left, right)
             for left, right in pairs
             if left in ids and right in ids and left + right in ids
         ]
-        return models.BPE(vocab=ids, merges=good, ignore_merges=ignore_merges)
+        return models.BPE(vocab=ids, merges=good, **options)
 
 
 def _is_unicode(tokens: list[str]) -> bool:

@@ -17,11 +17,16 @@ def _ranges(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pretokenizer:
-    """`ignore_merges`: a word that is a token as it stands is taken whole, whatever the merges say."""
+    """`ignore_merges`: a word that is a token as it stands is taken whole, whatever the merges say. `lines`: words are
+    whole lines, and tokens are written as SPM's: see lines.py; `newlines` are what ignore_merges is there, for words
+    of nothing but line breaks."""
 
     patterns: tuple[str, ...]
     ignore_merges: bool = False
     add_bos: bool = False  # unless the metadata says otherwise
+    always_bos: bool = False  # whatever the metadata says
+    lines: bool = False
+    newlines: bool = False
 
 
 _CONTRACTION = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
@@ -165,6 +170,11 @@ PRETOKENIZERS: dict[str, Pretokenizer] = {
             r"\p{N}",
         )
     ),
+    **dict.fromkeys(
+        "gemma4 granite-embed-multi-311m".split(),
+        Pretokenizer((), add_bos=True, always_bos=True, lines=True, newlines=True),
+    ),
+    "sarvam-moe": Pretokenizer((), lines=True),
     "ufakzeka": Pretokenizer((_words(r"\p{N}", contraction=""),)),
     "laguna": Pretokenizer((r"[^\n]+|[\n]+", _words(r"\p{N}"))),
     "minicpm5": Pretokenizer((r"\p{N}{1,3}", _words(r"\p{N}+")), ignore_merges=True),

@@ -1,4 +1,4 @@
-"""Text to token ids and back, for byte-level BPE, SPM and WordPiece vocabularies as GGUF files hold them.
+"""Text to token ids and back, for BPE, SPM and WordPiece vocabularies as GGUF files hold them.
 
 The ids are those of llama.cpp, with its habits. Knows nothing of templates, streams or the worker.
 """
@@ -14,6 +14,7 @@ from ..protocol import TokenTable
 from .bpe import BytePairEncoder, spelled_bytes
 from .grammar.check import Checker
 from .guard import ControlGuard
+from .lines import LineEncoder
 from .special import SpecialTokens
 from .spm import ScoredEncoder, piece_bytes
 from .vocabulary import BYTE, CONTROL, NORMAL, READ_AS_CONTROL, UNKNOWN, USER_DEFINED, Vocabulary
@@ -28,6 +29,7 @@ class Encoder(Protocol):
 
 _ENCODERS: dict[str, Callable[[Vocabulary], Encoder]] = {
     "gpt2": BytePairEncoder,
+    "lines": LineEncoder,
     "llama": ScoredEncoder,
     "bert": WordPieceEncoder,
 }

@@ -47,8 +47,8 @@ FILL_END_NAMES = frozenset(
 """Fill-in-the-middle tokens behind which a model has nothing more to say."""
 
 
-Model = Literal["gpt2", "llama", "bert"]
-_MODELS: dict[str, Model] = {"gpt2": "gpt2", "llama": "llama", "bert": "bert"}
+Model = Literal["gpt2", "lines", "llama", "bert"]
+_MODELS: dict[str, Model] = {"gpt2": "gpt2", "gemma4": "lines", "llama": "llama", "bert": "bert"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,11 @@ class Vocabulary:
     """
 
     model: Model
-    pre: Pretokenizer | None  # byte-level BPE only
+    pre: Pretokenizer | None  # BPE only, byte-level or over lines
     tokens: list[str]
     types: list[int]
     scores: list[float]  # SPM only
-    merges: list[str]  # byte-level BPE only
+    merges: list[str]  # BPE only
     ids: dict[str, int]
     bos_id: int | None
     eos_id: int | None
@@ -87,9 +87,12 @@ class Vocabulary:
         if model is None:
             raise NotSupportedError(
                 f"tokenizer.ggml.model is {reprlib.repr(name)}; this build knows 'gpt2' (byte-level BPE), "
-                "'llama' (SPM) and 'bert' (WordPiece)."
+                "'gemma4' (BPE over lines), 'llama' (SPM) and 'bert' (WordPiece)."
             )
-        pre = _pretokenizer(keys.text("pre", "default")) if model == "gpt2" else None
+        pre = PRETOKENIZERS["gemma4"] if model == "lines" else None
+        if model == "gpt2":
+            pre = _pretokenizer(keys.text("pre", "default"))
+            model = "lines" if pre.lines else model
         tokens = [token or f"[EMPTY_{index}]" for index, token in enumerate(keys.strings("tokens"))]
         if not tokens:
             raise ModelFileError("tokenizer.ggml.tokens is empty: the file has no vocabulary.")
@@ -134,7 +137,7 @@ class Vocabulary:
             tokens=tokens,
             types=types,
             scores=scores if spm else [],
-            merges=keys.strings("merges") if model == "gpt2" else [],
+            merges=keys.strings("merges") if pre is not None else [],
             ids=ids,
             bos_id=bos_id,
             eos_id=eos_id,
@@ -143,8 +146,7 @@ class Vocabulary:
                 "unknown_token_id", len(tokens), 0 if 0 in usual else ids.get("[UNK]")
             ),
             stop_ids=_without_message_end(stop_ids, tokens),
-            add_bos=(bert or keys.flag("add_bos_token", spm or (pre is not None and pre.add_bos)))
-            and bos_id is not None,
+            add_bos=(bert or _wants_bos(keys, pre, spm)) and bos_id is not None,
             add_eos=(bert or keys.flag("add_eos_token", False)) and eos_id is not None,
             add_space_prefix=bert or (spm and keys.flag("add_space_prefix", True)),
             lowercase=lowercase,
@@ -231,6 +233,12 @@ class _Keys:
 
 def _first_given(*ids: int | None) -> int | None:
     return next((i for i in ids if i is not None), None)
+
+
+def _wants_bos(keys: _Keys, pre: Pretokenizer | None, spm: bool) -> bool:
+    if pre is not None and pre.always_bos:
+        return True
+    return keys.flag("add_bos_token", spm or (pre is not None and pre.add_bos))
 
 
 def _pretokenizer(name: str) -> Pretokenizer:
