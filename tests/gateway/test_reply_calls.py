@@ -211,6 +211,32 @@ def test_tags_that_are_control_tokens_k07(
     assert "[" not in text
 
 
+def test_calls_and_results_of_glm_4(make_site: MakeSite, tmp_path: Path) -> None:
+    template = (
+        "{# 在调用上述函数时，请使用 Json 格式 #}{% if tools %}T{% endif %}{% for m in messages %}<|{{ m.role }}|>"
+        "{{ m.get('metadata', '') }}\n{{ m.content if m.role in ['user', 'assistant', 'observation'] }}"
+        "{% endfor %}{# 'observation' #}<|assistant|>"
+    )
+    script_model(
+        tmp_path / "m.gguf",
+        {">": ["w\n", '{"p": "a"}']},
+        context_length=CONTEXT,
+        metadata={"tokenizer.chat_template": template},
+    )
+    sites = Sites(lambda: make_site(models_dir=tmp_path))
+    call = {"id": "1", "type": "function", "function": {"name": "w", "arguments": '{"p": "b"}'}}
+    messages = [
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "r", "tool_call_id": "1"},
+    ]
+    (answer,) = sites.post(CHAT, {"model": "m", "messages": messages, "tools": [TOOL]})
+    assert answer.status_code == 200, answer.text
+    assert sites.prompt == ('T<|user|>\nu<|assistant|>w\n{"p": "b"}<|observation|>\nr<|assistant|>')
+    (made,) = answer.json()["choices"][0]["message"]["tool_calls"]
+    assert made["function"] == {"name": "w", "arguments": '{"p": "a"}'}
+
+
 def test_a_reply_that_is_begun_stands_in_its_section(make_site: MakeSite, tmp_path: Path) -> None:
     metadata = {"tokenizer.chat_template": f"{{# >>>${{recipient}} #}}{MESSAGES}>>>"}
     script_model(tmp_path / "m.gguf", {"a": ["yes"]}, context_length=CONTEXT, metadata=metadata)

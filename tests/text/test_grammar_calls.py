@@ -87,12 +87,13 @@ TEMPLATES = {  # the smallest texts that templates of these notations hold
     "function-call-role": "<|role_sep|>",
     "elements": "]<]minimax[>[",
     "recipient": ">>>${recipient}",
+    "assistant": "在调用上述函数时，请使用 Json 格式",
     "atem": "<atem:function_calls>",
     "typed": "<|end_of_msg|>",
     "solar": "<|begin|>assistant<|think|>",
     "channels": "<|channel|> <|message|>",
 }
-SECTIONED = ("recipient", "atem", "typed", "solar")
+SECTIONED = ("recipient", "assistant", "atem", "typed", "solar")
 WITHOUT_OPENING = ("llama-json", "pythonic", "action", "channels", *SECTIONED)
 CLOSINGS = (  # as one token each, or no random reply would ever close a text
     "\n</parameter>\n",

@@ -18,7 +18,8 @@ from emberd.text.reply import ReplyFormat
 from emberd.text.sections import sections_of
 from emberd.text.tools.body import tools_of
 from emberd.text.tools.form import ToolSyntax
-from emberd.text.tools.prompt import as_text
+from emberd.text.tools.prompt import as_text, with_calls_in_metadata
+from emberd.text.tools.sectioned import GLM_CALLS
 from emberd.text.tools.syntax import HERMES, tool_support
 
 NAMES = ("weather", "clock")
@@ -73,6 +74,7 @@ TEMPLATES = {  # the smallest texts that templates of these notations hold
     "function-call-role": "<|role_sep|>",
     "elements": "]<]minimax[>[",
     "recipient": ">>>${recipient}",
+    "assistant": "在调用上述函数时，请使用 Json 格式",
     "atem": "<atem:function_calls>",
     "typed": "<|end_of_msg|>",
     "solar": "<|begin|>assistant<|think|>",
@@ -410,6 +412,12 @@ WRITTEN += [  # in sections
         "I look.",
         [PARIS, CLOCK],
     ),
+    (
+        "assistant",
+        '\nI look.<|assistant|>weather\n{"city": "Paris"}<|assistant|>clock\n{}',
+        "I look.",
+        [PARIS, CLOCK],
+    ),
     ("recipient", 'weather\n{"city": ">>>all"}', "", [("weather", {"city": ">>>all"})]),
     (
         "atem",
@@ -466,6 +474,8 @@ PROSE: list[tuple[str, str]] = [  # replies that only begin like calls
     ("elements", f'{NS}<invoke name="two words">{NS}</invoke>'),
     ("elements", f'{NS}<invoke name="clock">{NS}</city>{NS}</invoke>'),
     ("recipient", "A model that forgot >>>its\nsections >>>al"),
+    ("assistant", 'nobody\n{"a": 1}'),
+    ("assistant", "The clock\nis late"),
     ("atem", "to=nobody is <|start| a header"),
     ("typed", "Use the response tag <|open|>or\n\n"),
     ("solar", "A plain <|conten answer "),
@@ -505,7 +515,7 @@ def test_prose_that_begins_like_a_call_arrives_whole(
 def test_every_notation_is_tested() -> None:
     from emberd.text.tools import syntax
 
-    names = {one.name for _, one in syntax._SYNTAXES}
+    names = {one.name for _, one in syntax._SYNTAXES} | {GLM_CALLS.name}
     assert names == set(TEMPLATES) == {notation for notation, *_ in WRITTEN}
 
 
@@ -596,6 +606,35 @@ def test_templates_of_the_cases_have_their_notation(cases_dir: Path) -> None:
         template = json.loads((cases_dir / "templates" / f"{name}.json").read_text())["template"]
         support = tool_support(template)
         assert (support and support.syntax.name) == notation, name
+
+
+def test_calls_in_metadata_and_results_as_observations() -> None:
+    call = {"id": "1", "function": {"name": "clock", "arguments": '{"days": 1}'}}
+    messages = [
+        {"role": "user", "content": "Time?"},
+        {"role": "assistant", "content": "I look.", "tool_calls": [call]},
+        {"role": "tool", "content": "noon"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
+    made = {"role": "assistant", "metadata": "clock", "content": '{"days": 1}'}
+    assert with_calls_in_metadata(messages) == [
+        messages[0],
+        {"role": "assistant", "content": "I look."},
+        made,
+        {"role": "observation", "content": "noon"},
+        made,
+    ]
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ tools }}</think>在调用上述函数时，请使用 Json 格式",
+        "{% for item in messages %}{% set tools = item.tools %}在调用上述函数时，请使用 Json 格式{% endfor %}",
+    ],
+)
+def test_templates_that_are_no_more_than_like_glm_s_have_no_sections(template: str) -> None:
+    assert sections_of(template) is None
 
 
 def test_the_generic_prompt_puts_tools_calls_and_results_into_text() -> None:

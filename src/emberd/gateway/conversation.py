@@ -24,7 +24,13 @@ from ..text.reply import PLAIN, ReplyFormat
 from ..text.sections import sections_of
 from ..text.tokenizer import Tokenizer
 from ..text.tools.body import tools_of
-from ..text.tools.prompt import as_text, has_tool_messages, with_calls_in_text
+from ..text.tools.prompt import (
+    as_text,
+    has_tool_messages,
+    wants_metadata,
+    with_calls_in_metadata,
+    with_calls_in_text,
+)
 from ..text.tools.syntax import HERMES, tool_support
 
 _TAIL = 32  # tokens at a prompt's end in which an open thinking tag is looked for
@@ -112,6 +118,8 @@ class Conversation:
         unknown = "tool_calls" not in source and has_tool_messages(messages)
         if support is None and (tools or unknown):
             messages, tools = as_text(messages, tools or ()), None
+        elif support is not None and unknown and wants_metadata(source):
+            messages = with_calls_in_metadata(messages)
         elif support is not None and unknown:
             notation = notation_of(support.syntax.name, source, in_channels=False)
             messages = with_calls_in_text(messages, lambda made: written(notation, made))

@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 
 from .marks import first_mark, possible_beginning
 from .parts import Part, ReasoningDelta, TextDelta
+from .sandbox import variables_of
 
 Kind = Literal["reasoning", "text", "calls", "nothing"]
 
@@ -77,9 +78,21 @@ SOLAR = Sections(
     answer="<|content|>",
 )
 
+GLM = Sections(
+    "在调用上述函数时，请使用 Json 格式",
+    {"<|assistant|>\n": "text"},
+    tokens=("<|assistant|>",),
+    answer="\n",
+    begun="<|assistant|>",
+    named="<|assistant|>%N\n",
+)
+"""GLM 4's of April 2025. Those of GLM Z1 begin within a span of thinking, and older ones take no list of tools."""
+
 
 def sections_of(template: str) -> Sections | None:
     """How replies to this chat template are written; None: in no such sections."""
+    if GLM.mark in template and "</think>" not in template and "tools" in variables_of(template):
+        return GLM
     return next((one for one in (FUNCTIONARY, MUSE, KIMI, SOLAR) if one.mark in template), None)
 
 

@@ -210,6 +210,7 @@ _NOTATIONS: dict[str, Notation | Callable[[str], Notation]] = {
         always_one=True,
     ),
     "recipient": Notation("%N\n%A", between=">>>"),
+    "assistant": Notation("%N\n%A", between="<|assistant|>"),
     "atem": Notation(
         ' to=%N<|message|><atem:function_calls>\n<atem:invoke name="%N">\n%A</atem:invoke>\n</atem:function_calls>',
         as_tagged(

@@ -39,6 +39,29 @@ def with_calls_in_text(
     return result
 
 
+def wants_metadata(template: str) -> bool:
+    """Whether it is for messages as `with_calls_in_metadata` has them."""
+    role = any(f"{quote}observation{quote}" in template for quote in "'\"")
+    return role and "metadata" in template and "tool_calls" not in template
+
+
+def with_calls_in_metadata(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages for templates that know neither calls nor their results by OpenAI's names: each call is a message of
+    its own, with the function's name as its `metadata`, and results have the role `observation` (GLM 4's)."""
+    result: list[dict[str, Any]] = []
+    for message in messages:
+        copy = dict(message)
+        calls = copy.pop("tool_calls", None) or ()
+        if copy.get("role") == "tool":
+            copy["role"] = "observation"
+        if not calls or _text(message):
+            result.append(copy)
+        for name, arguments in map(_named, calls):
+            text = json.dumps(arguments, ensure_ascii=False)
+            result.append({"role": "assistant", "metadata": name, "content": text})
+    return result
+
+
 def as_text(
     messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:

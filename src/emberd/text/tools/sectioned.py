@@ -8,10 +8,13 @@ from ..sections import FUNCTIONARY, KIMI, MUSE, SOLAR
 from .closed import invoke_call, typed_call
 from .form import NAME, ToolSyntax, closed, named
 
+_HEAD = r"(?P<name>[\w.\-]+)\s*\n\s*"
+GLM_CALLS = ToolSyntax("assistant", openings={"<|assistant|>": named(_HEAD)})
+
 SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
     (
         FUNCTIONARY.mark,
-        ToolSyntax("recipient", openings={">>>": named(r"(?P<name>[\w.\-]+)\s*\n\s*")}),
+        ToolSyntax("recipient", openings={">>>": named(_HEAD)}),
     ),
     (
         MUSE.mark,

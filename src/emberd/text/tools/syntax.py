@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from ..sandbox import variables_of
+from ..sections import GLM, sections_of
 from .body import MakeBody
 from .closed import (
     ELEMENTS,
@@ -26,7 +27,7 @@ from .closed import (
 from .form import NAME, ToolSyntax, closed, named
 from .json_calls import JsonCalls
 from .python_calls import JsonOrPython, PythonList, python_calls
-from .sectioned import SYNTAXES
+from .sectioned import GLM_CALLS, SYNTAXES
 
 _KNOWN_JSON: MakeBody = partial(JsonCalls, known=True)
 _FENCES = ("```json\n{", "```json\n[", "```\n{", "```\n[")
@@ -339,4 +340,6 @@ def tool_support(template: str) -> ToolSupport | None:
     if variable is None:
         return None
     syntax = next((syntax for mark, syntax in _SYNTAXES if mark in template), HERMES)
+    if sections_of(template) is GLM:
+        syntax = GLM_CALLS
     return ToolSupport(variable, syntax, one_call="single tool-calls" in template)
