@@ -120,6 +120,42 @@ def test_what_is_wrong_is_one_line(emberd_cli: Emberd, weights: Path, tmp_path: 
         assert result.code == 1 and said in result.err
 
 
+def test_what_is_no_modelfile_is_refused_without_being_read_whole(
+    emberd_cli: Emberd, weights: Path, tmp_path: Path
+) -> None:
+    large, odd = tmp_path / "large", tmp_path / "odd"
+    with large.open("wb") as file:
+        file.truncate(1 << 40)
+    odd.write_bytes(b"FROM w.gguf\nSYSTEM \xff\n")
+    for file, said in (
+        (large, "it has over 4194304 bytes"),
+        (weights, f"is a model; write a Modelfile with FROM {weights}"),
+        (odd, "is not UTF-8"),
+        (tmp_path, "cannot be read: Is a directory"),
+    ):
+        result = emberd_cli("create", "x", "-f", str(file))
+        assert result.code == 1 and said in result.err and result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("base", ["./none.gguf", "/none/none.gguf", "~/none.gguf", "."])
+def test_a_path_behind_from_that_is_no_file_is_said(
+    base: str, emberd_cli: Emberd, tmp_path: Path
+) -> None:
+    modelfile = tmp_path / "Modelfile"
+    modelfile.write_text(f"FROM {base}\n")
+    result = emberd_cli("create", "x", "-f", str(modelfile))
+    assert result.code == 1 and f"FROM {base}: no such file" in result.err
+
+
+def test_a_modelfile_with_the_line_ends_of_windows(
+    emberd_cli: Emberd, weights: Path, tmp_path: Path
+) -> None:
+    modelfile = tmp_path / "Modelfile"
+    modelfile.write_bytes(b"FROM ./w.gguf\r\nSYSTEM Be brief.\r\n")
+    assert emberd_cli("create", "brief", "-f", str(modelfile)).code == 0
+    assert 'SYSTEM """Be brief."""\n' in emberd_cli("show", "brief", "--modelfile").out
+
+
 def test_a_file_of_the_user_is_not_removed(
     emberd_cli: Emberd, weights: Path, tmp_path: Path
 ) -> None:

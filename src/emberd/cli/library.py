@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..models.modelfile import Modelfile
 
 Name = Annotated[str, typer.Argument(help="A model's name.")]
+_MAX_MODELFILE = 1 << 22  # bytes; licenses are long
 
 
 @with_settings("host", "port", "socket", "models_dir", "places", "registries")
@@ -78,11 +79,10 @@ def create(
     from ..models.create import create_from_file, create_from_model
     from ..models.modelfile import parse_modelfile
 
-    try:
-        read = parse_modelfile(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read: {error}") from None
+    read = parse_modelfile(_text_of(file))
     weights = file.parent / Path(read.base).expanduser()
+    if read.base.startswith(("/", ".", "~")) and not weights.is_file():
+        raise ConfigError(f"{file}: FROM {read.base}: no such file")
     daemon = Daemon(config)
     with closing(daemon):
         if weights.is_file():
@@ -95,6 +95,23 @@ def create(
     if read.ignored:
         print(f"without effect: PARAMETER {', '.join(read.ignored)}")
     print(f"{model} is created")
+
+
+def _text_of(modelfile: Path) -> str:
+    """Not more than a Modelfile holds: somebody may name the model itself. Raises ConfigError."""
+    try:
+        with modelfile.open("rb") as file:
+            data = file.read(_MAX_MODELFILE + 1)
+    except OSError as error:
+        raise ConfigError(f"{modelfile}: cannot be read: {error.strerror}") from None
+    if data.startswith(b"GGUF"):
+        raise ConfigError(f"{modelfile}: is a model; write a Modelfile with FROM {modelfile}")
+    if len(data) > _MAX_MODELFILE:
+        raise ConfigError(f"{modelfile}: is no Modelfile: it has over {_MAX_MODELFILE} bytes")
+    try:
+        return data.decode().replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{modelfile}: is no Modelfile: it is not UTF-8") from None
 
 
 @with_settings("host", "port", "socket", "models_dir", "places")
