@@ -1,4 +1,4 @@
-"""ModelSpec from GGUF metadata: the only place beside tensors.py that knows GGUF's key and tensor names."""
+"""ModelSpec from GGUF metadata: with layers.py and tensors.py the only place that knows GGUF's key and tensor names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import reprlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
 from gguf import LlamaFileType
 
@@ -21,9 +20,17 @@ from .encoder import (
     is_encoder,
     open_encoder,
 )
+from .layers import (
+    MAX_CONTEXT,
+    MAX_FACTOR,
+    MAX_LAYERS,
+    layer_specs,
+    rope_magnitude,
+    temperature_of,
+    yarn_of,
+)
 from .model import ExpertSpec, LayerSpec, ModelDescription, ModelFile, ModelSpec, ModelTensors
 from .reader import GGUFFile
-from .rope import Temperature, Yarn
 from .shards import model_stem
 from .tensors import load_tensors
 
@@ -39,13 +46,9 @@ __all__ = [
     "open_model",
 ]
 
-MAX_LAYERS = 1024
 MAX_SIZE = 1 << 20  # of the hidden state, the feed-forward state, heads
 MAX_HEAD_DIM = 1024
-MAX_CONTEXT = 1 << 30
 MAX_EXPERTS = 1024
-MAX_FACTOR = 1e6  # of scales and caps
-MIN_SCALE = 0.01  # positions are divided by it; the rotations of far larger ones are noise
 
 
 def open_any(path: str | os.PathLike[str]) -> ModelFile | EncoderFile:
@@ -107,7 +110,7 @@ def load_spec(file: GGUFFile) -> ModelSpec:
     original_context = keys.count(
         "rope.scaling.original_context_length", most=MAX_CONTEXT, default=context_length
     )
-    yarn = _yarn(keys, architecture, original_context)
+    yarn = yarn_of(keys, architecture, original_context)
     per_head = hidden_size // num_heads if num_layers == architecture.wide_layers else head_dim
     # A residual multiplier r is taken out of the sums: norms do not see a common factor of their input, so
     # adding f(norm(x)) to x / r is the same, with the embedding and the norms' epsilon scaled to fit.
@@ -131,8 +134,8 @@ def load_spec(file: GGUFFile) -> ModelSpec:
         activation=architecture.activation,
         embedding_scale=_multiplier(keys, architecture, "embedding_scale", embedding) / residual,
         attention_scale=_multiplier(keys, architecture, "attention.scale", per_head**-0.5),
-        layers=_layers(keys, num_layers, architecture),
-        rope_magnitude=_rope_magnitude(keys, yarn),
+        layers=layer_specs(keys, num_layers, architecture),
+        rope_magnitude=rope_magnitude(keys, yarn),
         rope_original_context=original_context,
         yarn=yarn,
         attention_cap=_cap(keys, architecture, "attn_logit_softcapping"),
@@ -141,7 +144,7 @@ def load_spec(file: GGUFFile) -> ModelSpec:
         ** (1 if architecture.multiplies_logits else -1),
         whole_qk_norm=architecture.whole_qk_norm,
         experts=experts,
-        temperature=_temperature(keys, architecture, original_context),
+        temperature=temperature_of(keys, architecture, original_context),
         gated=architecture.gated,
         parallel=_parallel(keys, architecture),
     )
@@ -277,128 +280,6 @@ def _ffn_size(keys: Keys, experts: ExpertSpec | None) -> int:
     if experts is not None and "expert_feed_forward_length" in keys:
         return keys.count("expert_feed_forward_length", most=MAX_SIZE)
     return keys.count("feed_forward_length", most=MAX_SIZE)
-
-
-def _yarn(keys: Keys, architecture: Architecture, original_context: int) -> Yarn | None:
-    if keys.scalar("rope.scaling.type") != "yarn":
-        return None
-    if not architecture.tempered:
-        keys.off("rope.scaling.yarn_log_multiplier", 0, "YaRN with a multiplier of its own is")
-    return Yarn(
-        original_context,
-        beta_fast=keys.number("rope.scaling.yarn_beta_fast", most=MAX_FACTOR, default=32.0),
-        beta_slow=keys.number("rope.scaling.yarn_beta_slow", most=MAX_FACTOR, default=1.0),
-        mix=keys.number("rope.scaling.yarn_ext_factor", most=1.0, default=1.0),
-    )
-
-
-def _rope_magnitude(keys: Keys, yarn: Yarn | None) -> float:
-    magnitude = keys.number("rope.scaling.attn_factor", most=MAX_FACTOR, default=1.0)
-    if yarn is None:
-        return magnitude
-    growth = 0.1 * math.log(max(1.0, _rope_scale(keys)))
-    magnitude *= 1 + growth
-    if keys.scalar("rope.scaling.yarn_log_multiplier") not in (None, 0):
-        magnitude /= 1 + growth * keys.number("rope.scaling.yarn_log_multiplier", most=MAX_FACTOR)
-    return magnitude
-
-
-def _temperature(
-    keys: Keys, architecture: Architecture, original_context: int
-) -> Temperature | None:
-    if keys.scalar("attention.temperature_scale") in (None, 0):
-        return None
-    if not architecture.tempered:
-        keys.off("attention.temperature_scale", 0, "a temperature of attention is")
-    return Temperature(
-        keys.number("attention.temperature_scale", most=MAX_FACTOR), original_context
-    )
-
-
-def _rope_scale(keys: Keys) -> float:
-    """What positions are divided by. A factor of 0 means none; the second spelling is of old converters."""
-    scaling = keys.scalar("rope.scaling.type")
-    if scaling not in (None, "none", "linear", "yarn", "longrope"):
-        raise keys.refuse(
-            "rope.scaling.type",
-            f"is {reprlib.repr(scaling)}; supported are 'none', 'linear', 'yarn' and 'longrope'",
-        )
-    factor = next(
-        (key for key in ("rope.scaling.factor", "rope.scale_linear") if key in keys), None
-    )
-    if factor and scaling not in ("none", "longrope") and keys.scalar(factor) != 0:
-        scale = keys.number(factor, most=MAX_FACTOR)
-        if scale < MIN_SCALE:
-            raise keys.refuse(
-                factor, f"is {scale:g}; it must be 0, for none, or at least {MIN_SCALE}"
-            )
-        return scale
-    return 1.0
-
-
-def _layers(keys: Keys, num_layers: int, architecture: Architecture) -> tuple[LayerSpec, ...]:
-    base = _rope_base(keys, "rope.freq_base", 10000.0)
-    everywhere = LayerSpec(base, _rope_scale(keys), 0)
-    if period := architecture.unrotated_period:
-        still = LayerSpec(0.0, 1.0, 0)
-        return tuple(
-            still if layer % period == period - 1 else everywhere for layer in range(num_layers)
-        )
-    unrotated = architecture.multipliers and keys.scalar("rope.scaling.finetuned") is False
-    if unrotated or architecture.learned_positions:
-        return (LayerSpec(0.0, 1.0, 0),) * num_layers
-    if not architecture.sliding_window:
-        return (everywhere,) * num_layers
-    if not architecture.causal:
-        return _both_ways(keys, num_layers, architecture, everywhere)
-    given = keys.scalar("attention.sliding_window")
-    if given == 0 or (given is None and not architecture.window):
-        return (everywhere,) * num_layers
-    window = keys.count("attention.sliding_window", most=MAX_CONTEXT, default=architecture.window)
-    if architecture.window_period == 1:
-        return (LayerSpec(base, everywhere.rope_scale, window),) * num_layers
-    scale = everywhere.rope_scale if architecture.local_rope_scaled else 1.0
-    sliding = LayerSpec(base, scale, window)
-    if (local := architecture.local_rope_base) is not None:
-        own = _rope_base(keys, "rope.freq_base_swa", local)
-        sliding = LayerSpec(own, 1.0, window)
-    slides = _sliding_layers(keys, num_layers, architecture.window_period)
-    whole = LayerSpec(0.0, 1.0, 0) if architecture.still_without_window else everywhere
-    return tuple(sliding if slid else whole for slid in slides)
-
-
-def _both_ways(
-    keys: Keys, num_layers: int, architecture: Architecture, everywhere: LayerSpec
-) -> tuple[LayerSpec, ...]:
-    """Layers whose attention looks both ways: windows are told as their width, of which half lies on either side
-    (llama.cpp's LLAMA_SWA_TYPE_SYMMETRIC)."""
-    half = keys.count("attention.sliding_window", most=MAX_CONTEXT) // 2
-    if half == 0:
-        raise keys.refuse("attention.sliding_window", "is 1; each token would see itself alone")
-    base = _rope_base(keys, "rope.freq_base_swa", architecture.local_rope_base or 10000.0)
-    sliding = LayerSpec(base, 1.0, half + 1, half)
-    whole = replace(everywhere, ahead=MAX_CONTEXT)
-    slides = _sliding_layers(keys, num_layers, architecture.window_period)
-    return tuple(sliding if slid else whole for slid in slides)
-
-
-def _rope_base(keys: Keys, key: str, default: float) -> float:
-    base = keys.number(key, most=1e12, default=default)
-    if base <= 1:
-        raise keys.refuse(key, f"is {base:g}; the base of rotations must be above 1")
-    return base
-
-
-def _sliding_layers(keys: Keys, num_layers: int, default: int) -> list[bool]:
-    """Which layers have a window: one flag a layer, or a period whose last layer has none."""
-    key = "attention.sliding_window_pattern"
-    flags = keys.array(key)
-    if flags is not None:
-        if len(flags) != num_layers:
-            raise keys.refuse(key, f"has {len(flags)} entries for {num_layers} layers")
-        return [bool(flag) for flag in flags]
-    period = keys.count(key, most=MAX_LAYERS, default=default)
-    return [layer % period < period - 1 for layer in range(num_layers)]
 
 
 def _quantization(file: GGUFFile) -> str:
