@@ -78,6 +78,7 @@ TEMPLATES = {  # the smallest texts that templates of these notations hold
     "gigachat": "<|function_call|>",
     "seed": "<seed:tool_call> <function= <parameter=",
     "toolcall": "<TOOLCALL>",
+    "toolcall in small letters": "<extra_id_1>Assistant",
     "tool-calls": "<tool_calls>[",
     "tool-calls by lines": "<tool_calls>",
     "param": "<param name=",

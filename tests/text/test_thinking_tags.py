@@ -25,6 +25,11 @@ APRIEL = "Here are my reasoning steps:\n[BEGIN FINAL RESPONSE]"
         ("<mm:think></mm:think>", "<mm:think>", "</mm:think>Yes [or] no."),
         ("'</think{}>'", "<think:opensource>", "</think:opensource>Yes [or] no."),
         (
+            "<think></think> <|extra_0|>",  # Hunyuan's
+            "<think>",
+            "\n</think>\n<answer>\nYes [or] no.\n</answer>",
+        ),
+        (
             "<think></think> <answer></answer>",
             "<think>",
             "\n</think>\n<answer>\nYes [or] no.\n</answer>",

@@ -405,6 +405,15 @@ WRITTEN += [
         [("weather", {"city": " <b>{} \n", "where": {"at": [1, "two"], "by": {"x": True}}})],
     ),
 ]
+WRITTEN += [
+    (
+        "toolcall",
+        '<toolcall> {"type": "function", "arguments": {"city": "Paris"}, "name": "weather"} </toolcall>\n'
+        '<toolcall> {"name": "clock", "arguments": {}} </toolcall>',
+        "",
+        [PARIS, CLOCK],
+    ),
+]
 WRITTEN += [  # in sections
     (
         "recipient",

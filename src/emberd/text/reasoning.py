@@ -96,6 +96,7 @@ _TAGS = tuple(
 )
 
 _ANSWERS = (("<response>", "</response>"), ("<answer>", "</answer>"))  # Granite's, Hunyuan's
+_HUNYUAN = ("<|extra_0|>", "<｜hy_Assistant｜>")  # its models answer in tags that no template shows
 _BY_MARK = {  # a text of templates in which the closing tag does not stand as models write it
     "</think{}>": ThinkingTags(
         "<think:opensource>",
@@ -136,6 +137,8 @@ def thinking_of(template: str) -> Thinking | None:
     for answer in _ANSWERS:
         if all(tag in template for tag in answer):
             tags = dataclasses.replace(tags, answer=answer)
+    if any(name in template for name in _HUNYUAN):
+        tags = dataclasses.replace(tags, answer=_ANSWERS[1])
     variables = variables_of(template)
     switches = tuple(name for name in _SWITCHES if name in variables)
     words: tuple[str, ...] = ()

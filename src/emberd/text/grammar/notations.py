@@ -136,6 +136,13 @@ def _tool_calls(template: str) -> Notation:
     return Notation(f"<tool_calls>\n{call}\n</tool_calls>", opening="<tool_calls>")
 
 
+def _toolcall(template: str) -> Notation:
+    call = '{"name": "%N", "arguments": %A}'
+    if "<TOOLCALL>" in template:
+        return _listed(call, "<TOOLCALL>[", "]</TOOLCALL>")
+    return Notation(f"<toolcall> {call} </toolcall>", opening="<toolcall>")
+
+
 def _mistral(template: str) -> Notation:
     if "[ARGS]" not in template:
         return _listed('{"name": "%N", "arguments": %A}', "[TOOL_CALLS][", "]")
@@ -261,7 +268,7 @@ _NOTATIONS: dict[str, Notation | Callable[[str], Notation]] = {
     "gigachat": Notation(
         '<|function_call|>{"name": "%N", "arguments": %A}', opening="<|function_call|>"
     ),
-    "toolcall": _listed('{"name": "%N", "arguments": %A}', "<TOOLCALL>[", "]</TOOLCALL>"),
+    "toolcall": _toolcall,
     "tool-calls": _tool_calls,
     "param": Notation(
         '<function name="%N">%A</function>',

@@ -52,6 +52,13 @@ _LFM2 = ToolSyntax(
     tokens=("<|tool_call_end|>",),
 )
 
+_TOOLCALL = ToolSyntax(
+    "toolcall",
+    openings={"<TOOLCALL>": JsonCalls, "<toolcall>": JsonCalls},
+    closings=("</TOOLCALL>", "</toolcall>"),
+)
+"""Nemotron's; its smallest models write it in small letters."""
+
 _LLAMA = ToolSyntax(
     "llama-json",
     openings={"<|python_tag|>": JsonCalls, "<|python_start|>": JsonCalls},
@@ -297,10 +304,8 @@ _SYNTAXES: tuple[tuple[str, ToolSyntax], ...] = (
     ),
     ("<|python_tag|>", _LLAMA),
     ('{"name": function name, "parameters"', _LLAMA),
-    (
-        "<TOOLCALL>",
-        ToolSyntax("toolcall", openings={"<TOOLCALL>": JsonCalls}, closings=("</TOOLCALL>",)),
-    ),
+    ("<TOOLCALL>", _TOOLCALL),
+    ("<extra_id_1>Assistant", _TOOLCALL),
     (
         "<tool_calls>",
         ToolSyntax(
