@@ -159,3 +159,20 @@ def test_a_share_is_above_nothing_and_up_to_all() -> None:
     for text in ("0", "1.01", "-1", "nan", "half", "1e999"):
         with pytest.raises(ConfigError, match=r"EMBERD_PROMPT_SHARE.*share"):
             Config.from_env({"EMBERD_PROMPT_SHARE": text})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["127.0.0.1:8080", "http://localhost", "localhost:80", "a b", "[::1]:80", "::1::2", "a/b"],
+)
+def test_a_host_is_a_name_or_an_address_alone(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"EMBERD_HOST.*--port"):
+        Config.from_env({"EMBERD_HOST": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [("[::1]", "http://[::1]:9"), ("::1", "http://[::1]:9"), (" pi.local ", "http://pi.local:9")],
+)
+def test_a_host_in_a_url(text: str, url: str) -> None:
+    assert Config.from_env({"EMBERD_HOST": text, "EMBERD_PORT": "9"}).url == url

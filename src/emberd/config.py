@@ -52,7 +52,7 @@ def _setting(
 class Config:
     """All settings. `EMBERD_` + the field's name in capitals is its environment variable."""
 
-    host: str = _setting("Address to listen on.", values.word, "127.0.0.1")
+    host: str = _setting("Address to listen on.", values.host, "127.0.0.1")
     port: int = _setting("Port to listen on; 0 takes a free one.", values.whole(0, 65535), 11434)
     device: str = _setting("auto, gpu, cpu, or a part of an adapter's name.", values.word, "auto")
     models: tuple[str, ...] = _setting(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from ipaddress import IPv6Address
 from pathlib import Path
 
 _UNITS_OF_SIZE = {"": 1, "B": 1}
@@ -146,6 +147,21 @@ def word(text: str) -> str:
     if not text.strip():
         raise ValueError("it must not be empty")
     return text.strip()
+
+
+def host(text: str) -> str:
+    """A name or an address; one of IPv6 with or without brackets."""
+    bare = word(text).removeprefix("[").removesuffix("]")
+    try:
+        if ":" in bare:
+            IPv6Address(bare)
+        elif re.search(r"[\s/@?#\[\]]", bare):
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            f"'{text}' is not a name or an address alone; the port is --port"
+        ) from None
+    return bare
 
 
 def path(text: str) -> Path:

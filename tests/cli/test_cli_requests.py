@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from cli_harness import Emberd, ScriptedDaemon
 
 
@@ -9,12 +10,23 @@ def test_cancel_asks_the_daemon(emberd_cli: Emberd, scripted_daemon: ScriptedDae
     scripted_daemon.deletes["/api/requests/req_1f"] = (200, [{"id": "req_1f", "cancelled": True}])
     done = emberd_cli("cancel", "req_1f")
     assert (done.code, done.out) == (0, "req_1f is cancelled\n")
-    missing = emberd_cli("cancel", "a/b")
+    missing = emberd_cli("cancel", "a b?")
     assert (missing.code, missing.err) == (1, "error: not here\n")
     assert [path for path, _ in scripted_daemon.asked] == [
         "/api/requests/req_1f",
-        "/api/requests/a%2Fb",
+        "/api/requests/a%20b%3F",
     ]
+
+
+@pytest.mark.parametrize("command", ["cancel", "explain"])
+@pytest.mark.parametrize("id", ["", " ", "a/b", "../batch/status"])
+def test_what_is_no_id_is_refused(
+    command: str, id: str, emberd_cli: Emberd, scripted_daemon: ScriptedDaemon
+) -> None:
+    scripted_daemon.gets["/api/requests/"] = {"requests": []}
+    refused = emberd_cli(command, id)
+    assert (refused.code, scripted_daemon.asked) == (1, [])
+    assert f"'{id}' is not a request's id" in refused.err
 
 
 def test_batch_shows_sequences_blocks_and_steps(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote
 
 from ..config import Config
-from .cancel import RequestArgument
+from .cancel import RequestArgument, request_path
 from .client import running_daemon
 from .output import JsonOption, console, print_json
 from .settings import with_settings
@@ -20,7 +19,7 @@ def explain(config: Config, id: RequestArgument, json: JsonOption = False) -> No
     """Show what a request's prompt took from the prefix cache, and the first token at which it parts from the
     nearest prompt or reply there. Works for a while after its end too."""
     with running_daemon(config) as daemon:
-        told = daemon.get(f"/api/requests/{quote(id, safe='')}")
+        told = daemon.get(request_path(id))
     if json:
         print_json(told)
         return
