@@ -69,8 +69,10 @@ def read_keys(path: Path) -> tuple[ApiKey, ...]:
     try:
         with path.open(encoding="utf-8") as file:
             lines = file.read().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the key file {path} cannot be read: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"the key file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"the key file {path} is not UTF-8") from None
     keys = []
     for number, line in enumerate(lines, start=1):
         if text := line.partition("#")[0].strip():
@@ -84,8 +86,11 @@ def read_keys(path: Path) -> tuple[ApiKey, ...]:
 
 
 def readable_by_others(path: Path) -> bool:
-    """Whether every user of this machine may read the file."""
-    return os.name == "posix" and bool(path.stat().st_mode & stat.S_IROTH)
+    """Whether every user of this machine may read the file; False too where it is not there."""
+    try:
+        return os.name == "posix" and bool(path.stat().st_mode & stat.S_IROTH)
+    except OSError:
+        return False
 
 
 def matching(keys: Sequence[ApiKey], presented: Iterable[str]) -> list[int]:

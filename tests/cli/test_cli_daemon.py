@@ -125,6 +125,18 @@ def test_other_machines_are_not_let_in_without_a_key(model: Path) -> None:
         assert "listens on http://127.0.0.1:" in lines[0]
 
 
+def test_a_key_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    missing, odd = tmp_path / "none", tmp_path / "odd"
+    odd.write_bytes(b"key\xff\n")
+    odd.chmod(0o600)
+    for path, said in (
+        (missing, "cannot be read: No such file or directory"),
+        (odd, "is not UTF-8"),
+    ):
+        refused = run("serve", "--port", "0", "--api-key-file", str(path))
+        assert (refused.returncode, refused.stderr) == (1, f"error: the key file {path} {said}\n")
+
+
 def test_commands_send_the_key_of_their_environment(model: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("small:infer\nsecret-key\n")
