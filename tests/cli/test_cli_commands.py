@@ -325,21 +325,40 @@ def test_run_tells_the_daemons_error(emberd_cli: Emberd, scripted_daemon: Script
     assert result.err.strip() == "error: the worker died"
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def test_a_chat_keeps_what_was_said(
     emberd_cli: Emberd, scripted_daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    typed = 'Hello\n"""two\nlines"""\n/clear\n/?\nAgain\n/bye\n'
+    typed = 'Hello\n"""two\nlines"""\n/clear\n/?\n/set verbose\n/exit\n"""/exit"""\n/a/path\n/bye\n'
     scripted_daemon.posts["/api/chat"] = (200, CHAT_LINES)
     monkeypatch.setattr(sys, "stdin", Terminal(typed))
-    assert emberd_cli("run", "tiny").code == 0
+    result = emberd_cli("run", "tiny")
+    assert result.code == 0
+    assert "/set is no command" in result.out and "/exit is no command" in result.out
     said = [
         [message["content"] for message in body["messages"]] for _, body in scripted_daemon.asked
     ]
-    assert said == [["Hello"], ["Hello", "Paris", "two\nlines"], ["Again"]]
+    assert said == [
+        ["Hello"],
+        ["Hello", "Paris", "two\nlines"],
+        ["/exit"],
+        ["/exit", "Paris", "/a/path"],
+    ]
+
+
+def test_a_reply_does_nothing_to_a_terminal(
+    emberd_cli: Emberd, scripted_daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reply = "a\x1b]52;c;eA==\x07\tb\n\x0e\x9b31m\U0001f468\u200d\U0001f469"
+    scripted_daemon.posts["/api/chat"] = (200, [{"message": {"content": reply}, "done": True}])
+    assert emberd_cli("run", "tiny", "hi").out == f"{reply}\n"
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True)
+    shown = "a\ufffd]52;c;eA==\ufffd\tb\n\ufffd\ufffd31m\U0001f468\u200d\U0001f469\n"
+    assert emberd_cli("run", "tiny", "hi").out == shown
 
 
 def test_devices_json_says_what_would_be_chosen(emberd_cli: Emberd) -> None:

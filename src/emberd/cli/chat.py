@@ -6,6 +6,7 @@ Uses the daemon that runs; where none does, starts a private one that ends with 
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,6 +27,10 @@ from .settings import with_settings
 _HELP = """\
 /clear   forget the conversation      /bye or Ctrl-D   leave
 \"\"\"      begin and end a text of several lines       Ctrl-C   stop a reply"""
+
+_COMMAND = re.compile(r"/[a-z?]+(?=\s|$)")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""What would make a terminal do things; models and their prompts are others' texts."""
 
 
 @with_settings("host", "port", "socket", "device", "models_dir")
@@ -153,8 +158,9 @@ def _has_file(daemon: Daemon, name: str, path: Path) -> bool:
 
 
 def _print_reply(session: Session, prompt: str, verbose: bool) -> None:
+    terminal = sys.stdout.isatty()
     for piece in session.reply(prompt):
-        print(piece, end="", flush=True)
+        print(_CONTROLS.sub("\ufffd", piece) if terminal else piece, end="", flush=True)
     print()
     if verbose:
         figures = session.figures()
@@ -169,19 +175,22 @@ def _chat(session: Session, verbose: bool) -> None:
     print("/? for help, /bye to leave")
     while True:
         try:
-            text = _read_text()
+            text, is_line = _read_text()
         except EOFError:
             print()
             return
         except KeyboardInterrupt:
             print()
             continue
-        if text == "/bye":
+        command = _COMMAND.match(text) if is_line else None
+        if command and text == "/bye":
             return
-        if text == "/clear":
+        if command and text == "/clear":
             session.clear()
-        elif text.startswith("/?") or text == "/help":
+        elif command and text in ("/?", "/help"):
             print(_HELP)
+        elif command:
+            print(f'{command[0]} is no command; /? lists them, and """ begins a text of any kind')
         elif text:
             try:
                 _print_reply(session, text, verbose)
@@ -191,15 +200,16 @@ def _chat(session: Session, verbose: bool) -> None:
                 print(f"error: {error.message}", file=sys.stderr)
 
 
-def _read_text() -> str:
+def _read_text() -> tuple[str, bool]:
+    """What was typed, and whether it is a line as it is, which may be a command."""
     try:
         import readline  # noqa: F401 - gives input() editing and history
     except ImportError:
         pass
     text = input(">>> ")
     if not text.startswith('"""'):
-        return text.strip()
+        return text.strip(), True
     lines = [text.removeprefix('"""')]
     while not lines[-1].endswith('"""'):
         lines.append(input("... "))
-    return "\n".join(lines).removesuffix('"""').strip()
+    return "\n".join(lines).removesuffix('"""').strip(), False
