@@ -30,3 +30,10 @@ class ScriptedDaemon:
     posts: dict[str, tuple[int, list[dict[str, Any]]]] = field(default_factory=dict)
     deletes: dict[str, tuple[int, list[dict[str, Any]]]] = field(default_factory=dict)
     asked: list[tuple[str, Any]] = field(default_factory=list)
+
+
+def assert_one_clear_line(result: Result, *words: str) -> None:
+    assert result.code == 1
+    assert result.err.startswith("error: ") and result.err.count("\n") == 1, result.err
+    for word in words:
+        assert word in result.err
