@@ -19,6 +19,8 @@ from pulling import NAME, Json, left, names, pull, weights
 from registry_fakes import Registry
 from site_fakes import Site, run
 
+pytestmark = pytest.mark.slow
+
 MakeSite = Callable[..., Site]
 
 

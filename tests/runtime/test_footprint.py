@@ -36,6 +36,8 @@ from tiny_bidirectional import bidirectional_model
 from tiny_encoder import encoder_model
 from tiny_gguf import random_model
 
+pytestmark = pytest.mark.slow
+
 GIB = 1 << 30
 
 ODD = {"width": 100, "ffn": 37, "heads": 5, "kv_heads": 5, "head_dim": 20}
@@ -46,7 +48,6 @@ def asked(path: Path, memory: int | None = None, **options: Any) -> MemoryQuesti
 
 
 @pytest.mark.device
-@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [{}, ODD])
 def test_the_estimate_is_what_a_loaded_model_has(
     tmp_path: Path, rng: np.random.Generator, device: Device, sizes: dict[str, Any]
@@ -190,7 +191,6 @@ def test_texts_of_an_encoder_are_as_long_as_a_binding_holds(tmp_path: Path) -> N
     assert told.verdict == "does not fit" and str(token * spec.context_length) in told.reason
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ffn", [64, 96, 1024, 1021])
 @pytest.mark.parametrize("sizes", [{}, {"width": 601}, {"heads": 1, "kv_heads": 1, "head_dim": 2}])
 @pytest.mark.parametrize(

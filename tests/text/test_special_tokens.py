@@ -13,6 +13,8 @@ from emberd.text.template import ChatTemplate, render_to_ids
 from emberd.text.tokenizer import Tokenizer
 from tiny_gguf import byte_vocab
 
+pytestmark = pytest.mark.slow
+
 NAMES = [
     "<a>",
     "<a>b",

@@ -12,6 +12,8 @@ from emberd.text import bounds
 from emberd.text.sandbox import variables_of
 from emberd.text.template import ChatTemplate
 
+pytestmark = pytest.mark.slow
+
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
