@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from .model import Activation
@@ -58,6 +58,27 @@ class Architecture:
     expert_biases: bool = False  # of the router too
     shared_expert: bool = False
 
+
+_GPT2 = Architecture(
+    "halves",
+    layer_norms=True,
+    activation="gelu",
+    gated=False,
+    fused=True,
+    qkv_bias="required",
+    o_bias="required",
+    ffn_bias="required",
+    learned_positions=True,
+)
+_COMMAND_R = Architecture(
+    "adjacent",
+    layer_norms=True,
+    norm_biases=False,
+    qkv_bias="optional",
+    parallel=True,
+    multipliers=True,
+    multiplies_logits=True,
+)
 
 ARCHITECTURES = {
     "llama": Architecture("adjacent", qkv_bias="optional", rope_factors=True, experts="optional"),
@@ -164,28 +185,8 @@ ARCHITECTURES = {
         experts="required",
         expert_biases=True,
     ),
-    "gpt2": Architecture(
-        "halves",
-        layer_norms=True,
-        activation="gelu",
-        gated=False,
-        fused=True,
-        qkv_bias="required",
-        o_bias="required",
-        ffn_bias="required",
-        learned_positions=True,
-    ),
-    "starcoder": Architecture(
-        "halves",
-        layer_norms=True,
-        activation="gelu",
-        gated=False,
-        fused=True,
-        qkv_bias="required",
-        o_bias="required",
-        ffn_bias="required",
-        learned_positions=True,
-    ),
+    "gpt2": _GPT2,
+    "starcoder": _GPT2,
     "starcoder2": Architecture(
         "halves",
         layer_norms=True,
@@ -228,27 +229,8 @@ ARCHITECTURES = {
         o_bias="optional",
         ffn_bias="optional",
     ),
-    "command-r": Architecture(
-        "adjacent",
-        layer_norms=True,
-        norm_biases=False,
-        qkv_bias="optional",
-        parallel=True,
-        multipliers=True,
-        multiplies_logits=True,
-    ),
-    "cohere2": Architecture(
-        "adjacent",
-        layer_norms=True,
-        norm_biases=False,
-        qkv_bias="optional",
-        parallel=True,
-        multipliers=True,
-        multiplies_logits=True,
-        sliding_window=True,
-        window_period=4,
-        still_without_window=True,
-    ),
+    "command-r": _COMMAND_R,
+    "cohere2": replace(_COMMAND_R, sliding_window=True, window_period=4, still_without_window=True),
     "falcon": Architecture(
         "halves",
         layer_norms=True,
