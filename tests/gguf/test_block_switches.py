@@ -34,6 +34,18 @@ def test_some_multiply_logits_and_some_divide_them(tmp_path: Path) -> None:
         model.close()
 
 
+def test_other_multipliers_of_granite_are_not_command_r_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {"embedding_scale": 5.0, "attention.scale": 3.0, "rope.scaling.finetuned": False}
+    plain = opened(tmp_path, "command-r")
+    monkeypatch.setitem(CASES, "command-r", CASES["command-r"] | more)
+    other = opened(tmp_path, "command-r")
+    assert other.spec == plain.spec and other.spec.layers[0].rope_base
+    for model in (plain, other):
+        model.close()
+
+
 @pytest.mark.parametrize("name", ["cohere2", "exaone4, windows (32B)"])
 def test_layers_without_a_window_do_not_rotate_beside_others(name: str, tmp_path: Path) -> None:
     model = opened(tmp_path, name)

@@ -45,7 +45,7 @@ class Architecture:
     learned_positions: bool = False  # instead of rotation
     tempered: bool = False  # queries may grow with their position, and YaRN have a multiplier
     multipliers: bool = False  # of embedding, residual, attention, logits, in the metadata
-    multiplies_logits: bool = False  # by the last of these, instead of dividing
+    logit_factor: bool = False  # in the metadata, of logits alone; Granite's divides
     soft_caps: tuple[float, float] | None = (
         None  # of scores, of logits, where keys are missing; None: there are none
     )
@@ -76,8 +76,7 @@ _COMMAND_R = Architecture(
     norm_biases=False,
     qkv_bias="optional",
     parallel=True,
-    multipliers=True,
-    multiplies_logits=True,
+    logit_factor=True,
 )
 
 ARCHITECTURES = {

@@ -18,6 +18,7 @@ MIN_SCALE = 0.01  # positions are divided by it; the rotations of far larger one
 
 
 def layer_specs(keys: Keys, num_layers: int, architecture: Architecture) -> tuple[LayerSpec, ...]:
+    """Rotation and window of each layer."""
     base = _rope_base(keys, "rope.freq_base", 10000.0)
     everywhere = LayerSpec(base, _rope_scale(keys), 0)
     if period := architecture.unrotated_period:
@@ -104,6 +105,7 @@ def _rope_scale(keys: Keys) -> float:
 
 
 def yarn_of(keys: Keys, architecture: Architecture, original_context: int) -> Yarn | None:
+    """None where the file does not ask for it."""
     if keys.scalar("rope.scaling.type") != "yarn":
         return None
     if not architecture.tempered:
@@ -117,6 +119,7 @@ def yarn_of(keys: Keys, architecture: Architecture, original_context: int) -> Ya
 
 
 def rope_magnitude(keys: Keys, yarn: Yarn | None) -> float:
+    """What rotated values are multiplied by."""
     magnitude = keys.number("rope.scaling.attn_factor", most=MAX_FACTOR, default=1.0)
     if yarn is None:
         return magnitude
@@ -130,6 +133,7 @@ def rope_magnitude(keys: Keys, yarn: Yarn | None) -> float:
 def temperature_of(
     keys: Keys, architecture: Architecture, original_context: int
 ) -> Temperature | None:
+    """Of queries far behind; None where the file has none."""
     if keys.scalar("attention.temperature_scale") in (None, 0):
         return None
     if not architecture.tempered:

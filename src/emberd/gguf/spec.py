@@ -140,8 +140,9 @@ def load_spec(file: GGUFFile) -> ModelSpec:
         yarn=yarn,
         attention_cap=_cap(keys, architecture, "attn_logit_softcapping"),
         logit_cap=_cap(keys, architecture, "final_logit_softcapping"),
-        logit_scale=_multiplier(keys, architecture, "logit_scale", 1.0)
-        ** (1 if architecture.multiplies_logits else -1),
+        logit_scale=_factor(keys, "logit_scale", 1.0)
+        if architecture.logit_factor
+        else 1.0 / _multiplier(keys, architecture, "logit_scale", 1.0),
         whole_qk_norm=architecture.whole_qk_norm,
         experts=experts,
         temperature=temperature_of(keys, architecture, original_context),
@@ -226,7 +227,11 @@ def _vocab_size(file: GGUFFile) -> int:
 
 
 def _multiplier(keys: Keys, architecture: Architecture, key: str, default: float) -> float:
-    if not architecture.multipliers or keys.scalar(key) == 0:  # 0: none
+    return _factor(keys, key, default) if architecture.multipliers else default
+
+
+def _factor(keys: Keys, key: str, default: float) -> float:
+    if keys.scalar(key) == 0:  # none
         return default
     multiplier = keys.number(key, most=MAX_FACTOR, default=default)
     if multiplier < 1 / MAX_FACTOR:
