@@ -8,6 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 from text_vocabularies import byte_level
+from tool_notations import TEMPLATES as NOTATIONS
 
 from emberd.errors import BadRequestError
 from emberd.text.grammar.arguments import Parameters
@@ -50,48 +51,17 @@ SCHEMAS = {"weather": WEATHER, "clock": CLOCK}
 
 pytestmark = pytest.mark.slow
 
-TEMPLATES = {  # the smallest texts that templates of these notations hold
-    "hermes": "<tool_call>",
+TEMPLATES = {
+    **NOTATIONS,
     "generic": "",
-    "llama-json": "<|python_tag|>",
-    "pythonic": "[func_name1(params_name1=params_value1)",
-    "mistral": "[TOOL_CALLS]",
     "mistral with names": "[TOOL_CALLS] [ARGS]",
     "mistral with ids": "[TOOL_CALLS] [CALL_ID] [ARGS]",
-    "functiongemma": "<start_function_call>",
-    "gemma4": "<|tool_call>",
-    "deepseek": "<｜tool▁calls▁begin｜>",
     "deepseek with fences": "<｜tool▁calls▁begin｜> ```json",
-    "command": "<|START_ACTION|>",
-    "granite": "<|tool_call|>",
-    "xml": "<function= <parameter=",
     "xml in tags": "<tool_call> <function= <parameter=",
-    "functionary": "<function=",
-    "key-value": "<arg_key>",
-    "kimi": "<|tool_calls_section_begin|>",
-    "lfm2": "<|tool_list_start|>",
-    "invoke": "<invoke name=",
     "minimax": "<invoke name= minimax:tool_call",
-    "dsml": "｜DSML｜",
-    "apertus": "<|tools_prefix|>",
-    "mcp": "<use_mcp_tool>",
-    "gigachat": "<|function_call|>",
     "seed": "<seed:tool_call> <function= <parameter=",
-    "toolcall": "<TOOLCALL>",
     "toolcall in small letters": "<extra_id_1>Assistant",
-    "tool-calls": "<tool_calls>[",
     "tool-calls by lines": "<tool_calls>",
-    "param": "<param name=",
-    "olmo": "<function_calls>",
-    "tencent": "<tool_sep{}>",
-    "action": "a json-formatted list of actions",
-    "function-call-role": "<|role_sep|>",
-    "elements": "]<]minimax[>[",
-    "recipient": ">>>${recipient}",
-    "assistant": "在调用上述函数时，请使用 Json 格式",
-    "atem": "<atem:function_calls>",
-    "typed": "<|end_of_msg|>",
-    "solar": "<|begin|>assistant<|think|>",
     "channels": "<|channel|> <|message|>",
 }
 SECTIONED = ("recipient", "assistant", "atem", "typed", "solar")
