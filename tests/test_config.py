@@ -146,6 +146,16 @@ def test_aliases_are_pairs_of_names() -> None:
             Config.from_env({"EMBERD_ALIASES": wrong})
 
 
+@pytest.mark.parametrize("setting", ["models_dir", "cache_dir"])
+def test_a_folder_is_one_or_not_there_yet(tmp_path: Path, setting: str) -> None:
+    file = tmp_path / "a-file"
+    file.write_bytes(b"GGUF")
+    for path in (tmp_path, tmp_path / "later"):
+        assert getattr(Config.from_env({}, **{setting: str(path)}), setting) == path
+    with pytest.raises(ConfigError, match=f"'{file}' is a file and not a folder"):
+        Config.from_env({}, **{setting: str(file)})
+
+
 def test_ollamas_kv_cache_type_stands_in_where_ours_is_not_set() -> None:
     assert Config.from_env({"OLLAMA_KV_CACHE_TYPE": "q8_0"}).kv_type == "q8_0"
     both = {"OLLAMA_KV_CACHE_TYPE": "q8_0", "EMBERD_KV_TYPE": "auto"}

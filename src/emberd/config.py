@@ -62,7 +62,7 @@ class Config:
     )
     models_dir: Path = _setting(  # noqa: RUF009 - a dataclasses.field
         "Folder in which models are found.",
-        values.path,
+        values.folder,
         factory=_user_data,
         shown="models, in the user's data folder",
     )
@@ -81,7 +81,7 @@ class Config:
     )
     cache_dir: Path = _setting(  # noqa: RUF009 - a dataclasses.field
         "Folder for what can be made again, as built tokenizers.",
-        values.path,
+        values.folder,
         factory=_user_cache,
         shown="the user's cache folder",
     )

@@ -6,6 +6,7 @@ Knows no setting.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable
 from ipaddress import IPv6Address
@@ -166,6 +167,14 @@ def host(text: str) -> str:
 
 def path(text: str) -> Path:
     return Path(word(text)).expanduser()
+
+
+def folder(text: str) -> Path:
+    """A path at which there is a folder, or nothing yet."""
+    found = path(text)
+    if os.path.exists(found) and not os.path.isdir(found):
+        raise ValueError(f"'{text}' is a file and not a folder")
+    return found
 
 
 def rope_scaling(text: str) -> tuple[str, float | None]:

@@ -129,6 +129,18 @@ def test_bad_variable_is_named(emberd_cli: Emberd, monkeypatch: pytest.MonkeyPat
     assert_one_clear_line(emberd_cli("serve"), "EMBERD_KV_MEMORY", "lots")
 
 
+@pytest.mark.parametrize(
+    "command", [("list",), ("show", "x"), ("serve", "--model", "x"), ("run", "x", "hi")]
+)
+def test_a_file_in_place_of_the_models_folder_is_refused(
+    emberd_cli: Emberd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    file = str(chain_model(tmp_path / "chain.gguf", {}))
+    assert_one_clear_line(emberd_cli(*command, "--models-dir", file), "--models-dir", file)
+    monkeypatch.setenv("EMBERD_MODELS_DIR", file)
+    assert_one_clear_line(emberd_cli(*command), "EMBERD_MODELS_DIR", file)
+
+
 def test_list_reads_the_folder_where_no_daemon_runs(emberd_cli: Emberd, models_dir: Path) -> None:
     assert "no models" in emberd_cli("list").out
     chain_model(models_dir / "tiny.gguf", {})
