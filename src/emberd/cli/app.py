@@ -1,11 +1,14 @@
 """The typer app: which commands there are, and how a domain error ends the process.
 
-An EmberdError is one line on stderr and exit code 1, never a traceback.
+An EmberdError is one line on stderr and exit code 1, never a traceback; so is output to a full disk. A reader
+that went away ends the command without a word.
 """
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 from typing import Annotated
 
@@ -24,6 +27,8 @@ from .library import cp, create, pull, rm
 from .models import list_models, ps, show, stop
 from .serve import serve
 from .verify import verify
+
+_WRITE_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT)
 
 app = typer.Typer(
     name="emberd",
@@ -125,11 +130,23 @@ app.command(
 
 
 def main() -> None:
+    if sys.stdout is None:  # closed by who called
+        sys.stdout = open(os.devnull, "w")
     for stream in (sys.stdin, sys.stdout):  # what their encoding lacks is no reason to stop
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # at the interpreter's end it could no longer be told
     except EmberdError as error:
         print(f"error: {error.message}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except OSError as error:
+        if error.errno not in _WRITE_ERRORS:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where the rest goes
+        if error.errno != errno.EPIPE:  # a reader that has enough is nobody's mistake
+            print(f"error: cannot write: {error.strerror}", file=sys.stderr)
         raise SystemExit(1) from None

@@ -40,8 +40,11 @@ def serve(config: Config) -> None:
     from ..gateway.server import run_server
 
     def ready(place: str) -> None:
-        print(f"emberd {__version__} listens on {place}")
-        print(_hint(config, store, names, place), flush=True)
+        try:
+            print(f"emberd {__version__} listens on {place}")
+            print(_hint(config, store, names, place), flush=True)
+        except OSError as error:  # who calls the daemon does not read its output
+            logger.warning("standard output cannot be written: %s", error.strerror)
 
     run_server(config, store, names, ready)
 
