@@ -119,6 +119,35 @@ def test_a_failing_server_keeps_what_came(pull_site: Site, registry: Registry) -
     run(work())
 
 
+def test_a_pull_of_which_nothing_came_leaves_nothing(pull_site: Site, registry: Registry) -> None:
+    async def work() -> None:
+        async with pull_site.client() as client:
+            registry.cut = 0.0
+            assert "cannot be reached" in (await pull(client))[-1]["error"]
+            assert left(pull_site) == set()
+            registry.status = 503
+            assert "answered 503" in (await pull(client))[-1]["error"]
+            assert left(pull_site) == set()
+
+    run(work())
+
+
+def test_a_download_given_up_before_its_first_byte_leaves_nothing(
+    pull_site: Site, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest, target = weights(registry), pull_site.store.pulled.blob(weights(registry))
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(download.Download, "_check_length", interrupted)
+    with download.open_client() as http:
+        url = f"{registry.url}/v2/library/small/blobs/{digest}"
+        with pytest.raises(KeyboardInterrupt):
+            list(download.Download(http, url, target).run())
+    assert registry.num_weights() == 1 and left(pull_site) == set()
+
+
 @pytest.mark.parametrize("status", [202, 204, 206])
 def test_a_server_that_answers_oddly_is_asked_once(
     pull_site: Site, registry: Registry, status: int

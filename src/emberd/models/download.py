@@ -90,7 +90,12 @@ class Download:
                     self.size, self.sha256 = self._done, self._hash.hexdigest()
                 return
             with file:
-                yield from self._fill(file)
+                try:
+                    yield from self._fill(file)
+                except BaseException:
+                    if not os.fstat(file.fileno()).st_size:  # nothing to go on from
+                        self._part.unlink(missing_ok=True)
+                    raise
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 self._part.unlink(missing_ok=True)
