@@ -1,4 +1,4 @@
-"""Bodies of ten megabytes: refused with both numbers (K10, HT-30) while other requests are answered."""
+"""Bodies of ten and of twenty megabytes: refused with both numbers (K10, HT-30) while other requests are answered."""
 
 from __future__ import annotations
 
@@ -44,12 +44,18 @@ def send_long(site: Site, path: str, body: dict[str, Any]) -> tuple[int, str, in
         (CHAT, said("the quick brown fox " * (SIZE // 20))),
         (CHAT, said("<|end|>" * (SIZE // 7))),
         (CHAT, said([{"type": "text", "text": "7" * (SIZE // 2)}] * 2)),
+        (CHAT, said("more than a template may make " * (SIZE // 15))),
+        (CHAT, said([{"type": "text", "text": "7" * (SIZE // 5)}] * 10)),
         (RAW, {"prompt": "7" * SIZE}),
         ("/api/generate", {"prompt": " a" * (SIZE // 2)}),
         ("/api/generate", {"prompt": " a" * (SIZE // 2), "raw": True}),
+        ("/api/generate", {"prompt": " a" * SIZE}),
         (OLLAMA, {**said("x " * (SIZE // 2)), "truncate": True}),
     ],
-    ids=["words", "control", "parts", "raw", "generate", "generate-raw", "truncate"],
+    ids=[
+        *("words", "control", "parts", "huge", "huge-parts", "raw", "generate", "generate-raw"),
+        *("generate-huge", "truncate"),
+    ],
 )
 def test_a_prompt_that_cannot_fit_is_refused_while_others_are_answered(
     make_site: MakeSite, path: str, body: dict[str, Any]
@@ -63,6 +69,25 @@ def test_a_prompt_that_cannot_fit_is_refused_while_others_are_answered(
         error = json.loads(text)["error"]
         assert error["code"] == "context_length_exceeded"
         assert error["n_prompt_tokens"] >= error["n_ctx"] == CONTEXT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/v1/messages", {"max_tokens": 1}, ("prompt is too long", f"> {CONTEXT} maximum")),
+        ("/v1/messages/count_tokens", {}, ("prompt is too long", f"> {CONTEXT} maximum")),
+        ("/v1/responses", {"input": "a " * SIZE}, ("context_length_exceeded", "at least")),
+    ],
+)
+def test_each_api_has_its_own_words_for_more_text_than_a_template_may_make(
+    make_site: MakeSite, path: str, body: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    status, text, _ = send_long(
+        make_site(), path, body if "input" in body else said("a " * SIZE) | body
+    )
+    assert status == 400
+    assert all(word in text for word in words), text
 
 
 @pytest.mark.slow

@@ -6,11 +6,14 @@ import time
 from datetime import datetime
 
 import pytest
+from text_vocabularies import byte_level
 
-from emberd.errors import BadRequestError
+from emberd.errors import BadRequestError, ContextOverflowError
 from emberd.text import bounds
 from emberd.text.sandbox import variables_of
-from emberd.text.template import ChatTemplate
+from emberd.text.spending import MAX_TEXT
+from emberd.text.template import ChatTemplate, render_to_ids
+from emberd.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -203,3 +206,15 @@ def test_what_templates_do_still_works() -> None:
         "100000010000001"
         "[[1], {}]|['a', 'b']"
     )
+
+
+def test_text_that_fits_and_is_more_than_a_template_may_make_is_told_of_the_template() -> None:
+    name = "a" * 4096
+    tokenizer = Tokenizer.from_metadata(byte_level(user_defined=[name]))
+    template = ChatTemplate("{{ messages[0].content }}", tokenizer)
+    num_tokens = 1 + MAX_TEXT // len(name)
+    messages = [{"role": "user", "content": name * num_tokens}]
+    for context_length in (None, 2 * num_tokens):
+        with pytest.raises(BadRequestError, match=f"over {MAX_TEXT} characters") as caught:
+            render_to_ids(template, tokenizer, messages, context_length)
+        assert not isinstance(caught.value, ContextOverflowError)

@@ -29,13 +29,17 @@ from .messages import (
     notation_count,
 )
 from .sandbox import TemplateRefusedError, compiled
-from .spending import TemplateLimitError, spending
+from .spending import MAX_TEXT, TemplateLimitError, spending
 from .tokenizer import Tokenizer
 
 Messages = Sequence[Mapping[str, Any]]
 _PROBE = "probe-5f2c"
 _MAX_WORDS = 2000
 """Characters of a template's own words that a caller is told."""
+
+
+class _LimitError(BadRequestError):
+    """The conversation and the template make more than is allowed."""
 
 
 class ChatTemplate:
@@ -192,7 +196,13 @@ def render_to_ids(
     def render(messages: Messages, tools: Messages | None, extra: Mapping[str, Any]) -> str:
         return template.render(messages, tools, add_generation_prompt, **extra)
 
-    prompt = render(messages, tools, extra)
+    try:
+        prompt = render(messages, tools, extra)
+    except _LimitError:
+        said = _said(messages)
+        if context_length is not None and len(said) > MAX_TEXT:
+            refuse_overlong(tokenizer, said, context_length, "messages")
+        raise
     if context_length is not None:
         refuse_overlong(tokenizer, prompt, context_length, "messages")
     guard = Guarded(tokenizer.control_guard, template.source, messages, tools, extra)
@@ -211,6 +221,13 @@ def render_to_ids(
         if controls == [i for i in guarded_ids if tokenizer.is_control(i)]
         else guarded_ids
     )
+
+
+def _said(messages: Messages) -> str:
+    """What all messages say, without what a template puts around it."""
+    contents = [message.get("content") or "" for message in messages]
+    parts = [[{"text": one}] if isinstance(one, str) else one for one in contents]
+    return "".join(part["text"] for message in parts for part in message)
 
 
 def _with_usual_tools(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,7 +251,8 @@ def _bad_request(faults: Sequence[Exception]) -> BadRequestError:
     for fault in faults:
         if isinstance(fault, TemplateRefusedError):
             return BadRequestError(str(fault)[:_MAX_WORDS], "messages")
-    return BadRequestError(
+    kind = _LimitError if isinstance(faults[0], TemplateLimitError) else BadRequestError
+    return kind(
         f"This model's chat template cannot render the conversation: {_words(faults[0])}.",
         "messages",
     )
