@@ -46,7 +46,7 @@ def write_newlines(path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def bound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """Models: `newlines`; `random`, and `thinks` and `hermes`, which are random too."""
+    """Models: `newlines`; `random`, and `thinks`, `hermes` and `lacks` (a token for "{"), which are random too."""
     folder = tmp_path_factory.mktemp("bound")
     write_newlines(folder / "newlines.gguf")
     random_model(folder / "random.gguf")
@@ -55,6 +55,9 @@ def bound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     random_model(folder / "thinks.gguf", vocab=tags, metadata=metadata)
     metadata = {"tokenizer.chat_template": TOOLS_KNOWN + TEMPLATE}
     random_model(folder / "hermes.gguf", metadata=metadata)
+    without = byte_vocab()
+    without.tokens[ord("{")] = "no-brace"
+    random_model(folder / "lacks.gguf", vocab=without)
     with running_daemon(folder, tmp_path_factory.mktemp("daemon"), kv_memory="64MiB") as started:
         yield started
 
@@ -269,3 +272,31 @@ def _calls(reply: httpx.Response, *, stream: bool) -> tuple[str, list[tuple[str,
                 call[0] += part["function"].get("name", "")
                 call[1] += part["function"].get("arguments", "")
     return reason, [(name, arguments) for name, arguments in calls.values()], text
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (CHAT, json_schema(SCHEMA), "response_format.json_schema.schema"),
+        (CHAT, {"guided_regex": "ab\\{"}, "guided_regex"),  # two tokens come before
+        (OLLAMA_CHAT, {"format": SCHEMA}, "format"),
+        (
+            MESSAGES,
+            {"output_format": {"type": "json_schema", "schema": SCHEMA}},
+            "output_format.schema",
+        ),
+    ],
+)
+def test_a_grammar_for_which_the_model_has_no_token_is_the_callers_to_change(
+    bound: Daemon, path: str, fields: Json, param: str
+) -> None:
+    said = f"'{param}' cannot be enforced: no token of this model fits"
+    body = asked("lacks", 1, **fields) | {"stream": False}
+    reply = bound.http.post(path, json=body)
+    assert reply.status_code == 400
+    error = reply.json()["error"]
+    assert said in (error if path == OLLAMA_CHAT else error["message"])
+    if path == CHAT:
+        assert (error["type"], error["param"]) == ("invalid_request_error", param)
+    assert said in bound.http.post(path, json=body | {"stream": True}).text
+    assert bound.http.post(path, json=asked("lacks", 2)).status_code == 200

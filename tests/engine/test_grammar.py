@@ -190,10 +190,22 @@ def test_a_grammar_that_goes_wrong_ends_its_sequence_alone(
 
     monkeypatch.setattr(Matcher, "mask", mask)
     collected = run_to_end(engine)
-    assert collected.ends["bad"] == ("error", "too complex")
+    assert collected.ends["bad"] == ("refused", "too complex")
     assert collected.result("bad")[0] == alone(bad)[0][:2]
     assert collected.result("free") == lone_run(free)
     assert engine.step().num_free_blocks == 64
+
+
+def test_a_grammar_that_the_vocabulary_cannot_write_is_refused_alone() -> None:
+    engine, _ = make_engine()
+    pieces = tuple(b"" if b"!" in piece else piece for piece in TABLE.pieces)
+    engine.use_table(TokenTable(pieces, TABLE.control_ids, TABLE.end_ids))
+    bad, free = make_request("bad", 'start: "1" "!"'), make_request("free", None)
+    engine.add(bad)
+    engine.add(free)
+    collected = run_to_end(engine)
+    assert collected.ends["bad"] == ("refused", "no token of this model fits")
+    assert collected.result("free") == lone_run(free)
 
 
 def test_a_grammar_that_is_refused_says_why() -> None:

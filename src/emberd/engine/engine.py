@@ -17,6 +17,7 @@ from emberd.errors import BadRequestError, ContextOverflowError
 from emberd.inspection import BatchStatus
 from emberd.protocol import (
     EmbedRequest,
+    FinishReason,
     GenerateRequest,
     MaskArray,
     Runner,
@@ -223,7 +224,7 @@ class Engine:
             try:
                 return sequence.matcher.masks_along(row.drafted)
             except GrammarError as error:
-                self._fail(sequence, str(error))
+                self._fail(sequence, str(error), "refused")
         return [None] * (1 + len(row.drafted))
 
     def _collect(self) -> None:
@@ -279,7 +280,7 @@ class Engine:
         try:
             token_ids = sequence.append_all(sampled)
         except GrammarError as error:
-            self._fail(sequence, str(error))
+            self._fail(sequence, f"the grammar cannot go on: {error}")
             return
         update = token_update(row, token_ids, len(sampled) - 1, place, output)
         sequence.num_drafted_tokens += update.num_drafted
@@ -302,9 +303,9 @@ class Engine:
         self._updates.append(update)
         self._finish(sequence)
 
-    def _fail(self, sequence: Sequence, reason: str) -> None:
-        sequence.finish_reason = "error"
-        self._updates.append(SequenceUpdate(sequence.request_id, (), "error", error=reason))
+    def _fail(self, sequence: Sequence, reason: str, how: FinishReason = "error") -> None:
+        sequence.finish_reason = how
+        self._updates.append(SequenceUpdate(sequence.request_id, (), how, error=reason))
         self._finish(sequence)
 
     def _all_grammars(self) -> Grammars:

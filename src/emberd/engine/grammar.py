@@ -17,6 +17,8 @@ _FREE_SPLIT = '\n%llguidance {"no_forcing": true}'
 """Without it a text that must come is allowed in one split into tokens only, and we have no tokenizer to find
 the model's own. At the end, so that the lines that errors name are the grammar's."""
 
+_NOTHING_FITS = "no token of this model fits"
+
 
 class GrammarError(Exception):
     """A grammar that cannot go on with this sequence."""
@@ -39,7 +41,7 @@ class Grammars:
         limits = LLParserLimits(verbose_errors=False)
         found = LLMatcher(self._tokenizer, grammar + _FREE_SPLIT, log_level=0, limits=limits)
         if found.is_error():
-            raise BadRequestError(f"The grammar is refused: {_reason(found)}", "grammar")
+            raise BadRequestError(_reason(found), "grammar")
         return Matcher(found, self._num_tokens)
 
 
@@ -58,20 +60,20 @@ class Matcher:
     def take(self, token_id: int) -> None:
         """Go on by a token. Raises GrammarError where the grammar does not allow it, or became too complex."""
         if not self._matcher.consume_token(token_id):
-            raise GrammarError(f"The grammar cannot go on: {_reason(self._matcher)}")
+            raise GrammarError(_reason(self._matcher))
 
     def mask(self) -> MaskArray:
         """The tokens that may come next, as (words,). Raises GrammarError where there are none, or the
         grammar became too complex."""
         words = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
         if self._matcher.is_error():
-            raise GrammarError(f"The grammar cannot go on: {_reason(self._matcher)}")
+            raise GrammarError(_reason(self._matcher))
         num_words = -(-self._num_tokens // 32)
         mask = words[:num_words].copy()
         if self._num_tokens % 32:  # llguidance adds an end of its own where the vocabulary has none
             mask[-1] &= np.uint32((1 << self._num_tokens % 32) - 1)
         if not mask.any():
-            raise GrammarError("The grammar cannot go on: no token of this model fits.")
+            raise GrammarError(_NOTHING_FITS)
         return mask
 
     def num_fitting(self, token_ids: list[int]) -> int:
@@ -109,4 +111,5 @@ class _Vocabulary:
 
 
 def _reason(matcher: LLMatcher) -> str:
-    return matcher.get_error().replace("<non-verbose/>", "").strip()
+    reason = matcher.get_error().replace("<non-verbose/>", "").strip()
+    return _NOTHING_FITS if reason == "NoExtensionBias" else reason

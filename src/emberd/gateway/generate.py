@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..errors import EmberdError, WorkerDiedError
+from ..errors import BadRequestError, EmberdError, WorkerDiedError
 from ..inspection import PrefixFinding
 from ..models.loaded import LoadedModel
 from ..protocol import GenerateRequest, SamplingParams, SequenceUpdate
@@ -264,7 +264,7 @@ class Generation:
                     if sequence.finish is not None or reading.budget_spent:
                         return  # tokens behind this were made before the worker heard of it
                 if update.finish_reason is not None:
-                    self._tell(sequence, reading, reading.end(_reason(update)))
+                    self._tell(sequence, reading, reading.end(_reason(update, prompt)))
                     return
         raise WorkerDiedError("the worker ended this reply without a reason")
 
@@ -339,7 +339,11 @@ def _num_shown(update: SequenceUpdate, params: SamplingParams) -> int:
     return len(ids) - 1 if ended else len(ids)
 
 
-def _reason(update: SequenceUpdate) -> Literal["stop", "length"]:
+def _reason(update: SequenceUpdate, prompt: Prompt) -> Literal["stop", "length"]:
+    """Raises BadRequestError for a grammar that cannot be followed with this model's tokens."""
     if update.finish_reason in ("stop", "length"):
         return update.finish_reason
+    if update.finish_reason == "refused":
+        param = prompt.form.grammar_param
+        raise BadRequestError(f"'{param}' cannot be enforced: {update.error}", param)
     raise WorkerDiedError(update.error or f"the worker ended this reply: {update.finish_reason}")

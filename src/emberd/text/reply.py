@@ -36,6 +36,7 @@ class ReplyFormat:
     grammar_behind_thinking: str | None = (
         None  # of what follows once the budget has closed the span
     )
+    grammar_param: str = ""  # the field that the grammar came from
     sections: Sections | None = None  # that the reply has
     unheld: tuple[str, ...] = ()  # what was asked of calls and the grammar does not hold
 

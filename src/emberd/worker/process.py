@@ -25,7 +25,7 @@ from emberd import logs
 from emberd.engine import EncoderEngine, Engine
 from emberd.engine.pace import GPU_PROMPT_SHARE
 from emberd.engine.tier_options import tiers_for
-from emberd.errors import DeviceError, EmberdError, HeadsError
+from emberd.errors import BadRequestError, DeviceError, EmberdError, HeadsError
 from emberd.estimate import MemoryEstimate, MemoryQuestion
 from emberd.gguf.digest import model_digest
 from emberd.gguf.encoder import is_encoder
@@ -36,6 +36,7 @@ from emberd.protocol import (
     Cancel,
     EmbedRequest,
     EncoderRunner,
+    FinishReason,
     GenerateRequest,
     Runner,
     SequenceUpdate,
@@ -325,7 +326,9 @@ def _leave(channel: Channel, reason: str) -> None:
 
 
 def _refusal(request: GenerateRequest | EmbedRequest, error: EmberdError) -> SequenceUpdate:
-    return SequenceUpdate(request.request_id, (), "error", error=error.message)
+    of_grammar = isinstance(error, BadRequestError) and error.param == "grammar"
+    how: FinishReason = "refused" if of_grammar else "error"
+    return SequenceUpdate(request.request_id, (), how, error=error.message)
 
 
 def main(make_runner: MakeRunner | None = None) -> int:

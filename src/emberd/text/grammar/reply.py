@@ -49,7 +49,13 @@ def bound(form: ReplyFormat, rules: ReplyRules, tokenizer: Tokenizer) -> ReplyFo
     if fault:
         raise BadRequestError(f"'{rules.param}' cannot be enforced: {fault}", rules.param)
     calls_only = rules.calls is not None and rules.text_with_calls is None
-    return replace(form, grammar=whole, grammar_behind_thinking=behind, calls_only=calls_only)
+    return replace(
+        form,
+        grammar=whole,
+        grammar_behind_thinking=behind,
+        grammar_param=rules.param,
+        calls_only=calls_only,
+    )
 
 
 def _grammar(
