@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .hardware import Tier
 from .inspection import PrefixFinding
 
-FinishReason = Literal["stop", "length", "cancelled", "refused", "error"]  # refused: as it was asked for
+FinishReason = Literal["stop", "length", "cancelled", "refused", "error"]
 Speculate = Literal["auto", "ngram", "off"]  # auto: ngram on the CPU device
 Pooling = Literal["mean", "cls", "last"]  # of all tokens, the first, the last
 IntArray = NDArray[np.int32]
@@ -174,7 +174,7 @@ class WorkerInfo:
 
 
 class SequenceUpdate(NamedTuple):
-    """New tokens of a sequence from a step. `error` is set where it is refused or failed. A tuple: it is pickled often."""
+    """New tokens of a sequence from a step. `error`: why it was refused or failed. A tuple: it is pickled often."""
 
     request_id: str
     token_ids: tuple[int, ...]
