@@ -110,7 +110,7 @@ def test_a_running_model_never_leaves_and_who_waits_comes_next(site: Site) -> No
             third = client.later("three")
             await site.until(lambda: site.manager._room.leaving is not None)
             assert set(await client.loaded()) == {"one", "two"}
-            left = site.manager._room.leaving.stem
+            left = site.manager._room.leaving[0].stem
             again = client.later(left)  # new requests for it stand behind the one that waits
             await asyncio.sleep(0.05)
             by_name = {Path(worker.options.model_path).stem: worker for worker in site.workers}

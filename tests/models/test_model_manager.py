@@ -11,6 +11,7 @@ import pytest
 
 from emberd.config import Config
 from emberd.errors import ModelFileError, ModelLoadError, ModelNotFoundError, OverloadedError
+from emberd.models.recipe import Recipe
 from site_fakes import Site, refused, run, write_model
 from tiny_encoder import encoder_model
 from tiny_gguf import random_model
@@ -124,6 +125,31 @@ def test_a_file_that_changed_is_loaded_anew_once_no_reply_needs_it(site: Site) -
         await site.until(lambda: not site.workers[0].alive)
         os.utime(path)  # the same content
         assert await site.manager.acquire("tiny") is new
+        await site.manager.close()
+
+    run(work())
+
+
+def test_another_name_of_a_file_that_changed_does_not_share_the_old_files_worker(
+    site: Site,
+) -> None:
+    path = site.config.models_dir / "tiny.gguf"
+    for name in ("mario", "luigi"):
+        site.store.keep(name, path, Recipe(system=f"You are {name}."))
+
+    async def work() -> None:
+        old = await site.manager.acquire("tiny", math.inf)
+        path.unlink()
+        random_model(path, width=128, layers=1)
+        mario, luigi = [await site.manager.acquire(name) for name in ("mario", "luigi")]
+        first, second = site.workers  # the new one is shared
+        assert first.alive and second.alive
+        assert mario.stored.facts.embedding_length == 128
+        site.manager.release(old)
+        site.manager.release(mario)
+        assert await site.manager.acquire("mario") is mario
+        await site.until(lambda: not first.alive)  # nothing needs it any more
+        assert second.alive and set(site.manager.loaded()) == {mario, luigi}
         await site.manager.close()
 
     run(work())

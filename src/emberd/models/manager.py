@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
-from pathlib import Path
 
 from ..config import Config
 from ..errors import (
@@ -37,7 +36,7 @@ from .names import alias_target, name_key
 from .recovery import Recovery
 from .room import Room
 from .sharing import SharedWorkers, StartWorker
-from .store import Key, ModelStore, StoredModel
+from .store import Content, Key, ModelStore, StoredModel
 from .texts import Texts
 
 logger = logging.getLogger(__name__)
@@ -288,18 +287,18 @@ class ModelManager:
     def _ready(self, key: Key) -> LoadedModel | None:
         """None also for a model that leaves as soon as it is idle: the next to come waits for its next load."""
         model = self._alive(key)
-        return None if model is None or model.stored.path == self._room.leaving else model
+        return None if model is None or model.stored.content == self._room.leaving else model
 
     def _groups(self) -> list[list[LoadedModel]]:
         """Loaded models, each with those that share its worker."""
-        by_path: dict[Path, list[LoadedModel]] = {}
+        by_content: dict[Content, list[LoadedModel]] = {}
         for model in self.loaded():
-            by_path.setdefault(model.stored.path, []).append(model)
-        return list(by_path.values())
+            by_content.setdefault(model.stored.content, []).append(model)
+        return list(by_content.values())
 
     def _is_idle(self, model: LoadedModel) -> bool:
         """Not used, and not just loaded for those who are about to."""
-        waited_for = model.stored.path != self._room.leaving and self._waiting[model.stored.key]
+        waited_for = model.stored.content != self._room.leaving and self._waiting[model.stored.key]
         return not model.active and not waited_for
 
     def _load_once(self, stored: StoredModel) -> asyncio.Task[LoadedModel]:
@@ -329,7 +328,7 @@ class ModelManager:
 
     async def _load_now(self, stored: StoredModel, options: WorkerOptions) -> LoadedModel:
         text = self._texts.of(stored)
-        worker = await self._workers.take(stored.key, options)
+        worker = await self._workers.take(stored.key, stored.content, options)
         try:
             loaded_text = await asyncio.shield(text)
         except BaseException:

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from ..config import Config
 from ..errors import ModelLoadError
@@ -18,7 +17,7 @@ from ..protocol import WorkerInfo
 from .facts import ModelFacts
 from .loaded import LoadedModel
 from .memory import Need, cpu_step_bytes, gib, kept_ram, need_of, next_to_leave, taken
-from .store import StoredModel
+from .store import Content, StoredModel
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +27,7 @@ Models = Sequence[LoadedModel]
 class Room:
     """Lives on the manager's event loop. `changed` is to be set whenever a model was loaded, used or left.
 
-    `leaving` is the file whose models are asked to leave: they end what runs and take nothing new. `ending` are
+    `leaving` is the content whose models are asked to leave: they end what runs and take nothing new. `ending` are
     the ends of workers that were dropped: until then their memory is not free.
     """
 
@@ -40,12 +39,12 @@ class Room:
         drop: Callable[[LoadedModel], object],
     ) -> None:
         self.changed = asyncio.Event()
-        self.leaving: Path | None = None
+        self.leaving: Content | None = None
         self._config = config
         self._groups, self._is_idle, self._drop = groups, is_idle, drop
         self.ending: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()  # first come, first served
-        self._loading: dict[Path, tuple[int, int]] = {}  # bytes set aside, loads that share them
+        self._loading: dict[Content, tuple[int, int]] = {}  # bytes set aside, loads that share them
         self._device: WorkerInfo | None = None  # of the model that was loaded last
 
     @asynccontextmanager
@@ -59,21 +58,22 @@ class Room:
         """
         async with self._turn:
             limit, size = await self._make(stored, draft)
-        held, others = self._loading.get(stored.path, (0, 0))
-        self._loading[stored.path] = max(held, size), others + 1
+        held, others = self._loading.get(stored.content, (0, 0))
+        self._loading[stored.content] = max(held, size), others + 1
         try:
             yield limit
         finally:
-            held, others = self._loading.pop(stored.path)
+            held, others = self._loading.pop(stored.content)
             if others > 1:
-                self._loading[stored.path] = held, others - 1
+                self._loading[stored.content] = held, others - 1
 
     def drop_outdated(self, stored: StoredModel) -> None:
         """What was loaded of the model's file before that changed leaves, unless something needs it."""
         for models in self._groups():
-            if models[0].stored.path != stored.path or not all(map(self._is_idle, models)):
+            loaded = models[0].stored
+            if loaded.path != stored.path or loaded.content == stored.content:
                 continue
-            if any(model.stored.facts.digest != stored.facts.digest for model in models):
+            if all(map(self._is_idle, models)):
                 logger.info("the file of '%s' has changed", stored.name)
                 for model in models:
                     self._drop(model)
@@ -84,8 +84,8 @@ class Room:
             while True:
                 groups = self._groups()
                 budget = self._budget(groups)
-                present = {models[0].stored.path for models in groups}
-                if budget is None or stored.path in self._loading or stored.path in present:
+                present = {models[0].stored.content for models in groups}
+                if budget is None or stored.content in self._loading or stored.content in present:
                     return None, 0
                 if self.ending:
                     await asyncio.wait(set(self.ending))
@@ -119,9 +119,9 @@ class Room:
         return "cpu" if self._config.device == "cpu" else "unknown"
 
     def _used(self, groups: Sequence[Models]) -> int:
-        by_path = {path: size for path, (size, _) in self._loading.items()}
+        by_content = {content: size for content, (size, _) in self._loading.items()}
         for models in groups:
-            path = models[0].stored.path
+            content = models[0].stored.content
             info = models[0].info
             size = taken(info) + (kept_ram(self._config, info.tier) if info.num_blocks else 0)
             if info.tier == "cpu":
@@ -132,8 +132,8 @@ class Room:
                     for facts in parts
                     if facts is not None
                 )
-            by_path[path] = max(size, by_path.get(path, 0))
-        return sum(by_path.values())
+            by_content[content] = max(size, by_content.get(content, 0))
+        return sum(by_content.values())
 
     def _evict(self, groups: Sequence[Models], stored: StoredModel, need: Need, free: int) -> bool:
         """Whether an idle model was told to leave."""
@@ -154,7 +154,7 @@ class Room:
     async def _wait(self, groups: Sequence[Models], stored: StoredModel) -> None:
         running = [models for models in groups if any(model.active for model in models)]
         if (models := next_to_leave(running)) is not None and self.leaving is None:
-            self.leaving = models[0].stored.path
+            self.leaving = models[0].stored.content
             logger.info("'%s' waits for room until '%s' is idle", stored.name, models[0].name)
         self.changed.clear()
         await self.changed.wait()

@@ -1,4 +1,4 @@
-"""SharedWorkers: one worker a model file, for all models that were made from the file.
+"""SharedWorkers: one worker a model file, as it is when it is loaded, for all models that were made from it.
 
 A worker starts with the first that takes it and ends when the last has given it back. One event loop only.
 """
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..protocol import WorkerOptions
 from .loaded import StartedWorker
+from .store import Content
 
 StartWorker = Callable[[WorkerOptions], Awaitable[StartedWorker]]
 
@@ -31,18 +32,20 @@ class _Shared:
 class SharedWorkers:
     def __init__(self, start_worker: StartWorker) -> None:
         self._start_worker = start_worker
-        self._by_path: dict[str, _Shared] = {}
+        self._by_content: dict[Content, _Shared] = {}
         self._held: dict[Hashable, _Shared] = {}
 
-    async def take(self, holder: Hashable, options: WorkerOptions) -> StartedWorker:
-        """The worker of `options.model_path`, started if need be. Raises what starting raises.
+    async def take(
+        self, holder: Hashable, content: Content, options: WorkerOptions
+    ) -> StartedWorker:
+        """The worker of `content`, started with `options` if need be. Raises what starting raises.
 
         Where it returned, `holder` must give it back once.
         """
-        shared = self._by_path.get(options.model_path)
+        shared = self._by_content.get(content)
         if shared is None or not shared.is_usable:
             shared = _Shared(asyncio.ensure_future(self._start_worker(options)))
-            self._by_path[options.model_path] = shared
+            self._by_content[content] = shared
         shared.num_holders += 1
         self._held[holder] = shared
         try:
@@ -56,8 +59,8 @@ class SharedWorkers:
         shared = self._held.pop(holder)
         shared.num_holders -= 1
         if not shared.num_holders:
-            for path in [path for path, other in self._by_path.items() if other is shared]:
-                del self._by_path[path]
+            for content in [one for one, other in self._by_content.items() if other is shared]:
+                del self._by_content[content]
         return _end_unused(shared)
 
 

@@ -42,6 +42,7 @@ _OWNERS = {
 }
 
 Key = tuple[Path, str, Recipe]
+Content = tuple[Path, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,11 @@ class StoredModel:
     def key(self) -> Key:
         """Equal for names that are served by one loaded model."""
         return self.path, "" if self.recipe == PLAIN else self.name, self.recipe
+
+    @property
+    def content(self) -> Content:
+        """Equal for models that one worker serves: another file in the same place has another worker."""
+        return self.path, self.facts.digest
 
     @property
     def digest(self) -> str:
