@@ -54,6 +54,20 @@ def test_layers_without_a_window_do_not_rotate_beside_others(name: str, tmp_path
     assert three == (LayerSpec(10000.0, 1.0, 16),) * 3 and last == LayerSpec(0.0, 1.0, 0)
 
 
+@pytest.mark.parametrize(
+    ("window", "said"), [(None, "is missing"), (0, "is 0; it must be a whole number from 1")]
+)
+def test_which_layers_rotate_is_not_guessed_where_the_window_is_missing(
+    window: int | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As llama.cpp refuses such a file."""
+    case = {key: value for key, value in CASES["cohere2"].items() if "window" not in key}
+    given = {} if window is None else {"attention.sliding_window": window}
+    monkeypatch.setitem(CASES, "cohere2", case | given)
+    with pytest.raises(ModelFileError, match=f"'cohere2.attention.sliding_window' {said}"):
+        opened(tmp_path, "cohere2")
+
+
 def test_all_layers_rotate_where_none_has_a_window(tmp_path: Path) -> None:
     model = opened(tmp_path, "exaone4")
     assert model.spec.layers == (LayerSpec(10000.0, 1.0, 0),) * 4

@@ -50,6 +50,7 @@ class Architecture:
         None  # of scores, of logits, where keys are missing; None: there are none
     )
     window: int = 0  # where its key is missing
+    window_needed: bool = False  # a file without one is refused
     causal: bool = True  # else attention looks both ways, and the model makes embeddings only
     dense: bool = False  # there may be linear layers behind the pooling
     wide_layers: int = 0  # with so many layers, attention is scaled by hidden size / heads
@@ -229,7 +230,13 @@ ARCHITECTURES = {
         ffn_bias="optional",
     ),
     "command-r": _COMMAND_R,
-    "cohere2": replace(_COMMAND_R, sliding_window=True, window_period=4, still_without_window=True),
+    "cohere2": replace(
+        _COMMAND_R,
+        sliding_window=True,
+        window_period=4,
+        window_needed=True,
+        still_without_window=True,
+    ),
     "falcon": Architecture(
         "halves",
         layer_norms=True,

@@ -34,9 +34,11 @@ def layer_specs(keys: Keys, num_layers: int, architecture: Architecture) -> tupl
     if not architecture.causal:
         return _both_ways(keys, num_layers, architecture, everywhere)
     given = keys.scalar("attention.sliding_window")
-    if given == 0 or (given is None and not architecture.window):
+    if not architecture.window_needed and not (architecture.window if given is None else given):
         return (everywhere,) * num_layers
-    window = keys.count("attention.sliding_window", most=MAX_CONTEXT, default=architecture.window)
+    window = keys.count(
+        "attention.sliding_window", most=MAX_CONTEXT, default=architecture.window or None
+    )
     if architecture.window_period == 1:
         return (LayerSpec(base, everywhere.rope_scale, window),) * num_layers
     scale = everywhere.rope_scale if architecture.local_rope_scaled else 1.0
