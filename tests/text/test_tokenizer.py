@@ -202,7 +202,7 @@ def test_spm_joins_the_best_pair_and_the_leftmost_on_a_tie(rng: np.random.Genera
         made = {"".join(rng.choice(list(letters), size=rng.integers(2, 6))) for _ in range(25)}
         scores = {piece: float(-rng.integers(0, 4)) for piece in [*letters, *sorted(made)]}
         tokenizer = Tokenizer.from_metadata(spm(scores, {}, add_space_prefix=False))
-        for length in (1, 2, 5, 30):
+        for length in (1, 2, 5, 30, 200):
             text = "".join(rng.choice(list(letters), size=length))
             assert encoded(tokenizer, text.replace("▁", " ")) == joined_by_score(text, scores)
 

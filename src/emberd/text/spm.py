@@ -8,7 +8,7 @@ left. Whole runs of spaces depend on it. No table of merges is needed, so a voca
 from __future__ import annotations
 
 import re
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 from .vocabulary import BYTE, Vocabulary
 
@@ -46,34 +46,46 @@ class ScoredEncoder:
         return ids
 
     def _join(self, text: str) -> list[int]:
+        """One queue a score, each from the left: one queue of all pairs is far slower over long texts."""
         ids, scores = self._ids, self._scores
         count = len(text)
         ends = list(
             range(1, count + 1)
         )  # of the symbol that starts at a place; 0: joined to its left
         before = list(range(-1, count - 1))  # start of the symbol to the left
-        # (-score, start, start of the right half, end): valid while both halves are as they were
-        queue: list[tuple[float, int, int, int]] = []
+        # (start, start of the right half, end): valid while both halves are as they were
+        queues: dict[float, list[tuple[int, int, int]]] = {}
+        order: list[float] = []  # the queues' keys, the highest score first
+
+        def offer(left: int, right: int, end: int) -> None:
+            token = ids.get(text[left:end])
+            if token is None:
+                return
+            queue = queues.get(-scores[token])
+            if queue is None:
+                queues[-scores[token]] = [(left, right, end)]
+                heappush(order, -scores[token])
+            else:
+                heappush(queue, (left, right, end))
+
         for left in range(count - 1):
-            token = ids.get(text[left : left + 2])
-            if token is not None:
-                queue.append((-scores[token], left, left + 1, left + 2))
-        heapify(queue)
-        while queue:
-            _, left, right, end = heappop(queue)
-            if ends[left] != right or ends[right] != end:
-                continue
-            ends[left], ends[right] = end, 0
-            if end < count:
-                before[end] = left
-                token = ids.get(text[left : ends[end]])
-                if token is not None:
-                    heappush(queue, (-scores[token], left, end, ends[end]))
-            previous = before[left]
-            if previous >= 0:
-                token = ids.get(text[previous:end])
-                if token is not None:
-                    heappush(queue, (-scores[token], previous, left, end))
+            offer(left, left + 1, left + 2)
+        while order:
+            score = order[0]
+            queue = queues[score]
+            while queue and order[0] == score:
+                left, right, end = heappop(queue)
+                if ends[left] != right or ends[right] != end:
+                    continue
+                ends[left], ends[right] = end, 0
+                if end < count:
+                    before[end] = left
+                    offer(left, end, ends[end])
+                if before[left] >= 0:
+                    offer(before[left], left, end)
+            if not queue and order[0] == score:
+                heappop(order)
+                del queues[score]
         found: list[int] = []
         start = 0
         while start < count:
