@@ -305,13 +305,18 @@ def test_experts_are_those_of_the_plan_that_the_step_ran_on(
     """Whatever plan has been made for such a step meanwhile: its inputs lie elsewhere."""
     path = architecture_model(tmp_path / "m.gguf", "qwen3moe", quant="F32")
     runner = GpuRunner.load(options(path))
+    plans = runner._plans
+    plans.close()  # only a real GPU has a thread of its own
+    monkeypatch.setattr(plans, "_thread", ThreadPoolExecutor(1))
     row = Row(0, rng.integers(0, 256, 5).tolist(), 0, blocks_of(0, 8), sample=False)
     batch = make_batch([row], runner.block_size, list(range(5)))
     runner.submit(batch)
     alone = runner.collect(), runner.experts_of(batch)
-    runner._plans._made.clear()
+    plans.close()
+    plans._made.clear()
+    plans._asked_for.clear()
     later = Later()
-    monkeypatch.setattr(runner._plans, "_thread", later)
+    monkeypatch.setattr(plans, "_thread", later)
     runner.submit(batch)
     out = runner.collect()
     assert later.work()
