@@ -52,11 +52,13 @@ def _setting(
 class Config:
     """All settings. `EMBERD_` + the field's name in capitals is its environment variable."""
 
-    host: str = _setting("Address to listen on.", values.host, "127.0.0.1")
-    port: int = _setting("Port to listen on; 0 takes a free one.", values.whole(0, 65535), 11434)
+    host: str = _setting("Address to listen on, or to ask at.", values.host, "127.0.0.1")
+    port: int = _setting(
+        "Port to listen on, or to ask at; 0 takes a free one.", values.whole(0, 65535), 11434
+    )
     device: str = _setting("auto, gpu, cpu, or a part of an adapter's name.", values.word, "auto")
     models: tuple[str, ...] = _setting(
-        "Models to load at the start: names or paths of GGUF files, separated by commas.",
+        "Models to load at the start, names or paths of GGUF files: the variable with commas, the flag once for each.",
         values.words,
         (),
     )
@@ -80,7 +82,7 @@ class Config:
         shown="registry.ollama.ai,*",
     )
     cache_dir: Path = _setting(  # noqa: RUF009 - a dataclasses.field
-        "Folder for what can be made again, as built tokenizers.",
+        "Folder for what can be made again, as facts of files and measured tiles.",
         values.folder,
         factory=_user_cache,
         shown="the user's cache folder",
@@ -95,7 +97,7 @@ class Config:
         "Tokens that a sequence may hold, prompt and completion.",
         values.whole(1, 1 << 30),
         None,
-        shown="what the model was trained for and memory allows",
+        shown="what the model was trained for, within what memory and the device's class allow",
     )
     rope_scaling: Scaling | None = _setting(  # noqa: RUF009 - a dataclasses.field
         "Serve a --ctx above the trained context with this rope scaling: linear or yarn, or with a factor as yarn:4.",
@@ -107,7 +109,7 @@ class Config:
         "Memory for the KV cache of a model, as 2GiB.",
         values.positive_size,
         None,
-        shown="a share of what is free",
+        shown="a share of what is free, up to a bound of the device's class",
     )
     kv_ram: int = _setting(
         "Main memory, of each model, for KV blocks that find no room in the KV cache, as 4GiB; 0: none.",
@@ -204,7 +206,7 @@ class Config:
         shown="64MiB",
     )
     socket: Path | None = _setting(  # noqa: RUF009 - a dataclasses.field
-        "Unix socket to listen on, in place of host and port; only its owner may connect.",
+        "Unix socket to listen on, or to ask at, in place of host and port; only its owner may connect.",
         values.path,
         None,
     )

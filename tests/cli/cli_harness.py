@@ -24,7 +24,7 @@ Emberd = Callable[..., Result]
 
 @dataclass
 class ScriptedDaemon:
-    """Answers from tables, and keeps what it was asked."""
+    """Answers from tables, and keeps what it was asked. A list is told one by one, its last for ever."""
 
     gets: dict[str, Any] = field(default_factory=dict)
     posts: dict[str, tuple[int, list[dict[str, Any]]]] = field(default_factory=dict)

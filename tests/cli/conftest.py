@@ -58,6 +58,8 @@ def scripted_daemon(free_port: int) -> Iterator[ScriptedDaemon]:
 
         def do_GET(self) -> None:
             found = daemon.gets.get(self.path)
+            if isinstance(found, list):
+                found = found.pop(0) if len(found) > 1 else found[0]
             self._answer(200 if found else 404, [found or {"error": "not found"}])
 
         def do_POST(self) -> None:

@@ -196,12 +196,14 @@ def test_ps(emberd_cli: Emberd, scripted_daemon: ScriptedDaemon) -> None:
 
 
 def test_stop_unloads_by_keep_alive_0(emberd_cli: Emberd, scripted_daemon: ScriptedDaemon) -> None:
-    scripted_daemon.gets["/api/ps"] = {"models": [TAG]}
+    scripted_daemon.gets["/api/ps"] = [{"models": [TAG]}, {"models": []}]
     scripted_daemon.posts["/api/generate"] = (200, [{"done": True, "done_reason": "unload"}])
     assert emberd_cli("stop", "tiny").out == "tiny is unloaded\n"
     assert scripted_daemon.asked == [
         ("/api/generate", {"model": "tiny", "keep_alive": 0, "stream": False})
     ]
+    scripted_daemon.gets["/api/ps"] = {"models": [TAG]}  # it replies to somebody
+    assert emberd_cli("stop", "tiny").out == "tiny leaves when its replies have ended\n"
     assert emberd_cli("stop", "other").out == "other was not loaded\n"
     scripted_daemon.posts["/api/generate"] = (404, [{"error": "model 'x' not found"}])
     assert_one_clear_line(emberd_cli("stop", "x"), "model 'x' not found")

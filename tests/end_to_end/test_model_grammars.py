@@ -33,7 +33,7 @@ def test_replies_fit_their_schema_k08(
 ) -> None:
     """Greedy and hot, beside one without a grammar, which is told its log-probabilities."""
     path: Path = request.getfixturevalue(model)
-    text = ModelText.load(path, tmp_path)
+    text = ModelText.load(path)
     prompt = [{"role": "user", "content": "Tell me of Paris, é 🙂, as JSON."}]
     ids = tuple(text.chat_ids(prompt, add_generation_prompt=True))
     stops = tuple(text.tokenizer.stop_ids)

@@ -40,10 +40,11 @@ def bench(
     new_tokens: Annotated[int, typer.Option(min=2, help="Tokens each stream generates.")] = 64,
     json: Annotated[bool, typer.Option("--json", help="Print only the JSON line.")] = False,
 ) -> None:
-    """Measure prefill and decode tok/s of any GGUF file; ends in one JSON line.
+    """Measure prefill and decode tok/s of any model that generates text; ends in one JSON line.
 
     Prompts are random token ids and sampling is greedy, so only the speed means something. WEIGHTS GB/s is
-    the size of the weights over the time of a decode step: hold it against the memory's bandwidth. With
+    the size of the weights over the time of a decode step: hold it against the memory's bandwidth. Without
+    --ctx the context holds the prompt and the new tokens of a stream, beyond the trained one too. With
     --draft that model guesses, and what it guesses depends on what the models say after all.
     """
     from ..bench import Workload, longest, measure

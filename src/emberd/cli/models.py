@@ -28,8 +28,8 @@ ModelArgument = Annotated[str, typer.Argument(help="A model's name, or the path 
 def list_models(config: Config, json: JsonOption = False) -> None:
     """List the models that can be served.
 
-    Asks the running daemon, which may know more files than the models folder holds; reads the folder when
-    none runs.
+    Asks the running daemon, which may know more files than the models folder holds; reads the folder and the
+    places when none runs.
     """
     daemon = Daemon(config)
     try:
@@ -143,7 +143,7 @@ def show(
         ),
     ] = False,
 ) -> None:
-    """Show what a model file holds: architecture, sizes, tensor types, metadata.
+    """Show what a model file holds: architecture, sizes, tensor types; with --json its metadata too.
 
     Where a daemon has it loaded, also what checking its kernels found.
     """
@@ -221,13 +221,19 @@ def _kernels_of(config: Config, name: str) -> str:
 
 @with_settings("host", "port", "socket")
 def stop(config: Config, model: Annotated[str, typer.Argument(help="A model's name.")]) -> None:
-    """Unload a model from the running daemon; its memory is free at once."""
+    """Unload a model from the running daemon: at once, or when its running replies have ended."""
     from ..models.names import name_key
 
+    def loaded() -> set[str]:
+        return {name_key(item["name"]) for item in daemon.get("/api/ps")["models"]}
+
     with running_daemon(config) as daemon:
-        loaded = [item["name"] for item in daemon.get("/api/ps")["models"]]
+        before = loaded()
         daemon.post("/api/generate", {"model": model, "keep_alive": 0, "stream": False})
-    if name_key(model) not in {name_key(name) for name in loaded}:
+        after = loaded()
+    if name_key(model) not in before:
         print(f"{model} was not loaded")
+    elif name_key(model) in after:
+        print(f"{model} leaves when its replies have ended")
     else:
         print(f"{model} is unloaded")

@@ -89,7 +89,7 @@ class ModelText:
     tool_template: ChatTemplate | None = None  # that the file has for conversations with tools
 
     @classmethod
-    def load(cls, path: Path, cache_dir: Path, recipe: Recipe = PLAIN) -> ModelText:
+    def load(cls, path: Path, recipe: Recipe = PLAIN) -> ModelText:
         """Blocks for as long as the vocabulary takes. Raises ModelFileError."""
         file = GGUFFile(path)
         try:

@@ -71,7 +71,7 @@ class ModelManager:
         self._waiting: Counter[Key] = Counter()  # requests that wait for the load of a model
         self._room = Room(config, self._groups, self._is_idle, self._drop)
         self._closing: set[asyncio.Task[None]] = set()
-        self._texts = Texts(store.cache_dir)
+        self._texts = Texts()
         self._recovery = Recovery(self._load_again)
         self._standing: list[str] = []  # what `claude-*` means: the first of those to preload,
         self._last_used: str | None = None  # else the one used last; no encoders

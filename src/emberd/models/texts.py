@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 from .loaded import ModelText
 from .store import StoredModel
@@ -14,8 +13,7 @@ _MOST = 2  # text sides that are kept: vocabularies take tens of megabytes
 class Texts:
     """Lives on one event loop. A model's text side is read once for all who wait for it."""
 
-    def __init__(self, cache_dir: Path) -> None:
-        self._cache_dir = cache_dir
+    def __init__(self) -> None:
         self._tasks: dict[StoredModel, asyncio.Task[ModelText]] = {}
 
     def of(self, stored: StoredModel) -> asyncio.Task[ModelText]:
@@ -25,7 +23,7 @@ class Texts:
             while len(self._tasks) >= _MOST:
                 del self._tasks[next(iter(self._tasks))]
             task = asyncio.ensure_future(
-                asyncio.to_thread(ModelText.load, stored.path, self._cache_dir, stored.recipe)
+                asyncio.to_thread(ModelText.load, stored.path, stored.recipe)
             )
             self._tasks[stored] = task
             task.add_done_callback(lambda done: self._ended(stored, done))
