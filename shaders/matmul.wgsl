@@ -6,7 +6,7 @@
 // share the runs and add up at the end, so that few rows still fill a device. A lane makes 4 * GROUPS tokens x 4 rows.
 // grid    (row tiles, token tiles, fold of the row tiles); tiles beyond count exit at once; any number of rows
 // TILE_TOKENS, TILE_ROWS, GROUPS (1, 2), RUNS, SLICES, AHEAD, WG  const, as runtime/matmul.py checks them
-// RAGGED  const: whether the last runs may lie beyond the columns
+// RAGGED  const: whether the last runs may lie beyond the columns     FINE  const: of activations, include/quantize4.wgsl
 // tried   8 x 8 outputs a lane, two buffers, weights in registers: slower. Numbers: docs/performance.md
 struct Params { units: u32, num_rows: u32, first_row: u32, column: u32, y_width: u32, tokens: u32 }
 #include "weights/${weight}.wgsl"
@@ -47,26 +47,39 @@ struct Items { x0: Word, x1: Word, x2: Word, x3: Word, scales: XScales, w: WItem
 // Where the tile lies. Rows and tokens beyond the last one repeat that one: their outputs are not stored.
 struct Place { first_token: u32, last_token: u32, first_row: u32, last_row: u32 }
 
-fn fetch_x(at: Place, u: u32, i: u32) -> Word {
+// FINE: the columns come twice, for the first int8 of each activation and for the second. Column units count on.
+struct Columns { unit: u32, rest: u32 }
+
+fn all_units() -> u32 { return (params.units + RUNS - 1u) / RUNS * RUNS; }
+
+fn columns_at(u: u32) -> Columns {
+  if (!FINE || u < all_units()) { return Columns(u, 0u); }
+  return Columns(u - all_units(), 1u);
+}
+
+fn fetch_x(at: Place, part: Columns, i: u32) -> Word {
   var word: Word;
   if (X_ITEMS % WG == 0u || i < X_ITEMS) {
-    word = fetch_word(min(at.first_token + i / (2u * RUNS), at.last_token), u, i % (2u * RUNS));
+    let token = min(at.first_token + i / (2u * RUNS), at.last_token);
+    word = fetch_word(token, part.unit, i % (2u * RUNS), part.rest);
   }
   return word;
 }
 
 fn fetch(at: Place, u: u32, i: u32) -> Items {
   var items: Items;
-  items.x0 = fetch_x(at, u, i);
-  if (X_ITEMS > WG) { items.x1 = fetch_x(at, u, i + WG); }
-  if (X_ITEMS > 2u * WG) { items.x2 = fetch_x(at, u, i + 2u * WG); }
-  if (X_ITEMS > 3u * WG) { items.x3 = fetch_x(at, u, i + 3u * WG); }
+  let part = columns_at(u);
+  items.x0 = fetch_x(at, part, i);
+  if (X_ITEMS > WG) { items.x1 = fetch_x(at, part, i + WG); }
+  if (X_ITEMS > 2u * WG) { items.x2 = fetch_x(at, part, i + 2u * WG); }
+  if (X_ITEMS > 3u * WG) { items.x3 = fetch_x(at, part, i + 3u * WG); }
   let s = i + S_ITEMS - WG;  // the last lanes, since the first ones have weights
   if (i + S_ITEMS >= WG) {
-    items.scales = fetch_scales(min(at.first_token + s / (RUNS / 2u), at.last_token), u + s % (RUNS / 2u) * 2u);
+    let token = min(at.first_token + s / (RUNS / 2u), at.last_token);
+    items.scales = fetch_scales(token, part.unit + s % (RUNS / 2u) * 2u, part.rest);
   }
   if (i < W_ITEMS) {
-    items.w = fetch_weights(weight_row(at, i / (RUNS / W_UNITS)), u + i % (RUNS / W_UNITS) * W_UNITS);
+    items.w = fetch_weights(weight_row(at, i / (RUNS / W_UNITS)), part.unit + i % (RUNS / W_UNITS) * W_UNITS);
   }
   return items;
 }
@@ -96,7 +109,7 @@ fn put(items: Items, at: Place, u: u32, i: u32) {
   if (i < W_ITEMS) {
     let row = i / (RUNS / W_UNITS);
     let run = i % (RUNS / W_UNITS) * W_UNITS;
-    put_weights(items.w, weight_row(at, row), u + run, w_place(run, row % LANES_X), row / LANES_X);
+    put_weights(items.w, weight_row(at, row), columns_at(u).unit + run, w_place(run, row % LANES_X), row / LANES_X);
   }
 }
 
@@ -150,7 +163,8 @@ fn matmul(
   var sums: Sums;
   var items: Items;
   if (READ_AHEAD) { items = fetch(at, 0u, item); }
-  for (var u = 0u; u < params.units; u += RUNS) {
+  let end = select(params.units, 2u * all_units(), FINE);
+  for (var u = 0u; u < end; u += RUNS) {
     // Read before the barrier: on its way while other lanes still multiply.
     if (!READ_AHEAD) { items = fetch(at, u, item); }
     workgroupBarrier();

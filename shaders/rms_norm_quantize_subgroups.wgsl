@@ -34,14 +34,19 @@ fn store_quad(v: vec4<f32>, out: u32, i: u32, quads: u32) {
   most = max(most, subgroupShuffleXor(most, 1u));
   most = max(most, subgroupShuffleXor(most, 2u));
   if (GROUP == 32u) { most = max(most, subgroupShuffleXor(most, 4u)); }
-  let word = quantize4(v, inverse_scale(most));
-  var sum = dot4I8Packed(word, 0x01010101u);
+  let inverse = inverse_scale(most);
+  let word = quantize4(v, inverse);
+  let rest = rest4(v, inverse);
+  var sum = f32(bytes_sum(word));
+  if (FINE) { sum += REST * f32(bytes_sum(rest)); }
   sum += subgroupShuffleXor(sum, 1u);
   sum += subgroupShuffleXor(sum, 2u);
   if (i >= quads) { return; }
-  out_q[out + i] = word;
+  let place = word_place((out + i) / 4u, i % 4u);
+  out_q[place] = word;
+  if (FINE) { out_q[place + REST_WORDS] = rest; }
   let scale = most / 127.0;
-  if (i % 4u == 0u) { out_scales[(out + i) / 4u] = vec2<f32>(scale, scale * f32(sum)); }
+  if (i % 4u == 0u) { out_scales[(out + i) / 4u] = vec2<f32>(scale, scale * sum); }
 }
 
 @compute @workgroup_size(WG)

@@ -20,7 +20,16 @@ fn chunk_stored(chunk: u32, a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f3
   let inverse = inverse_scale(most);
   let q = vec4<u32>(quantize4(x, inverse), quantize4(y, inverse), quantize4(z, inverse), quantize4(w, inverse));
   let scale = most / 127.0;
-  out_q[chunk] = q;
-  out_scales[chunk] = vec2<f32>(scale, scale * f32(dot16(q, vec4<u32>(0x01010101u))));
+  let ones = vec4<u32>(0x01010101u);
+  var sum = f32(dot16(q, ones));
+  if (FINE) {
+    let rest = vec4<u32>(rest4(x, inverse), rest4(y, inverse), rest4(z, inverse), rest4(w, inverse));
+    out_q[2u * chunk] = q;
+    out_q[2u * chunk + 1u] = rest;
+    sum += REST * f32(dot16(rest, ones));
+  } else {
+    out_q[chunk] = q;
+  }
+  out_scales[chunk] = vec2<f32>(scale, scale * sum);
   out_squares[chunk] = dot(a, a) + dot(b, b) + dot(c, c) + dot(d, d);
 }

@@ -6,7 +6,7 @@
 #include "include/quantize4.wgsl"
 struct Places { base: u32, stride: u32, live: u32 }
 var<workgroup> quad_most: array<f32, QUADS>;
-var<workgroup> quad_sums: array<i32, QUADS>;
+var<workgroup> quad_sums: array<f32, QUADS>;
 
 fn place_of(p: Places, c: u32) -> u32 { return p.base + c / CHUNKS_EACH * p.stride + c % CHUNKS_EACH; }
 
@@ -27,14 +27,21 @@ fn quantize_tile(places: Places, lane: u32) {
   }
   workgroupBarrier();
   for (var i = lane; i < QUADS; i += WG) {
-    let word = quantize4(quad(i), inverse_scale(group_most(i)));
-    quad_sums[i] = dot4I8Packed(word, 0x01010101u);
-    if (i / 4u < places.live) { out_q[4u * place_of(places, i / 4u) + i % 4u] = word; }
+    let inverse = inverse_scale(group_most(i));
+    let word = quantize4(quad(i), inverse);
+    let rest = rest4(quad(i), inverse);
+    quad_sums[i] = f32(bytes_sum(word));
+    if (FINE) { quad_sums[i] += REST * f32(bytes_sum(rest)); }
+    if (i / 4u < places.live) {
+      let at = word_place(place_of(places, i / 4u), i % 4u);
+      out_q[at] = word;
+      if (FINE) { out_q[at + REST_WORDS] = rest; }
+    }
   }
   workgroupBarrier();
   for (var c = lane; c < min(QUADS / 4u, places.live); c += WG) {
     let scale = group_most(4u * c) / 127.0;
     let sum = quad_sums[4u * c] + quad_sums[4u * c + 1u] + quad_sums[4u * c + 2u] + quad_sums[4u * c + 3u];
-    out_scales[place_of(places, c)] = vec2<f32>(scale, scale * f32(sum));
+    out_scales[place_of(places, c)] = vec2<f32>(scale, scale * sum);
   }
 }

@@ -14,15 +14,20 @@ fn quantize_tile(places: Places, lane: u32) {
     most = max(most, subgroupShuffleXor(most, 1u));
     most = max(most, subgroupShuffleXor(most, 2u));
     if (GROUP == 32u) { most = max(most, subgroupShuffleXor(most, 4u)); }
-    let word = quantize4(v, inverse_scale(most));
-    var sum = dot4I8Packed(word, 0x01010101u);
+    let inverse = inverse_scale(most);
+    let word = quantize4(v, inverse);
+    let rest = rest4(v, inverse);
+    var sum = f32(bytes_sum(word));
+    if (FINE) { sum += REST * f32(bytes_sum(rest)); }
     sum += subgroupShuffleXor(sum, 1u);
     sum += subgroupShuffleXor(sum, 2u);
     if (first + lane < QUADS && i / 4u < places.live) {
       let place = place_of(places, i / 4u);
-      out_q[4u * place + i % 4u] = word;
+      let at = word_place(place, i % 4u);
+      out_q[at] = word;
+      if (FINE) { out_q[at + REST_WORDS] = rest; }
       let scale = most / 127.0;
-      if (i % 4u == 0u) { out_scales[place] = vec2<f32>(scale, scale * f32(sum)); }
+      if (i % 4u == 0u) { out_scales[place] = vec2<f32>(scale, scale * sum); }
     }
   }
 }

@@ -8,7 +8,7 @@ struct XScales { none: u32 }
 const SMALL_ITEMS = true;
 const W_UNITS = 2u;
 
-fn fetch_word(token: u32, first_unit: u32, word: u32) -> Word {
+fn fetch_word(token: u32, first_unit: u32, word: u32, rest: u32) -> Word {
   var found: Word;
   if (!RAGGED || first_unit + word / 2u < params.units) {
     found = x[(token * params.units + first_unit) * 2u + word];
@@ -16,7 +16,7 @@ fn fetch_word(token: u32, first_unit: u32, word: u32) -> Word {
   return found;
 }
 
-fn fetch_scales(token: u32, u: u32) -> XScales { return XScales(); }
+fn fetch_scales(token: u32, u: u32, rest: u32) -> XScales { return XScales(); }
 
 fn put_scales(scales: XScales, cell: u32, next: u32, n: u32) {}
 

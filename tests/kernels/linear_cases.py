@@ -15,13 +15,14 @@ from emberd.gguf import dequant as gguf_types
 from emberd.gguf.dequant import dequantize
 from emberd.reference import ops as reference
 from emberd.runtime import linear
+from emberd.runtime.activations import steps_of, words_of
 from emberd.runtime.device import Device, Tensor
 from emberd.runtime.kernel import Kernels, run_once
 from emberd.runtime.matmul import MatmulTable, MatmulTile
 from emberd.runtime.matvec import MatvecTable, MatvecTile
 from emberd.runtime.weights import FLOAT_TYPES, WeightMatrix
 from tiny_gguf import random_rows
-from tolerance import check
+from tolerance import TOLERANCE, check
 
 Array = NDArray[Any]
 
@@ -108,16 +109,51 @@ def random_weights(
 
 
 def quantized(
-    device: Device, x: Array, group: int = 32
+    device: Device, x: Array, group: int = 32, fine: bool = False
 ) -> tuple[linear.QuantizedActivations, Array]:
     """int8 activations made by the reference, and the floats that they stand for."""
-    q, scale = reference.quantize_q8(x, group)
+    steps, scale = reference.round_steps(x, group, fine)
     scales = np.repeat(scale, group // 16, axis=1)
-    sums = q.reshape(len(x), -1, 16).sum(axis=2, dtype=np.int32)
-    made = linear.activations(device, *x.shape, group=group)
-    device.write(made.q, q.view(np.uint8))
+    sums = steps.reshape(len(x), -1, 16).sum(axis=2)
+    made = linear.activations(device, *x.shape, group=group, fine=fine)
+    device.write(made.q, words_of(steps, fine))
     device.write(made.scales, np.stack([scales, scales * sums], axis=-1).astype(np.float32))
-    return made, q * np.repeat(scale, group, axis=1)
+    return made, steps * np.repeat(scale, group, axis=1)
+
+
+def poisoned(
+    device: Device,
+    rows: int,
+    width: int,
+    eps: float | None = None,
+    group: int = 16,
+    fine: bool = False,
+) -> linear.QuantizedActivations:
+    """Room for int8 activations in which what is not written shows."""
+    out = linear.activations(device, rows, width, eps, group, fine)
+    device.write(out.q, np.full(out.q.shape, 0x55555555, np.uint32))
+    device.write(out.scales, np.full(out.scales.shape, np.nan, np.float32))
+    if out.norm is not None:
+        device.write(out.norm.squares, np.full(out.norm.squares.shape, np.nan, np.float32))
+    return out
+
+
+def check_quantized(device: Device, out: linear.QuantizedActivations, expected: Array) -> None:
+    """The first rows are `expected` rounded as the reference does; the others are as `poisoned` left them."""
+    live, words, scales = len(expected), device.read(out.q), device.read(out.scales)
+    assert (words[live:] == 0x55555555).all() and np.isnan(scales[live:]).all()
+    if live == 0:
+        return
+    steps, scales = steps_of(words[:live], out.fine), scales[:live]
+    _, scale = reference.quantize_q8(expected.astype(np.float32), out.group)
+    check(scales[:, :, 0], np.repeat(scale, out.group // 16, axis=1), "float")
+    sums = steps.reshape(live, -1, 16).sum(axis=2)
+    check(scales[:, :, 1], sums * scales[:, :, 0], "float")
+    divisor = np.where(scale == 0, 1, scale)  # a group of zeros: all its weights may be
+    exact = expected / np.repeat(divisor.astype(np.float64), out.group, axis=1)
+    # A value at a tie may be rounded either way by a last bit of difference.
+    half = 0.5 / 128 if out.fine else 0.5
+    assert np.abs(steps - exact).max() <= half + 127 * TOLERANCE["float"]
 
 
 def check_product(
@@ -131,8 +167,9 @@ def check_product(
     bias: bool = False,
     accumulate: bool = False,
     table: linear.LinearTable | None = None,
+    fine: bool = False,
 ) -> list[str]:
-    """Run matmul on fresh activations and check it twice; returns the kernels' names.
+    """Run matmul on fresh activations and check it twice; returns the kernels' names. `fine`: two int8 each.
 
     Rows that are not live and columns beside the matrix must stay as they were.
     """
@@ -142,7 +179,7 @@ def check_product(
     operand: linear.QuantizedActivations | Tensor = device.upload(x)
     rounded = x
     if weight.type not in FLOAT_TYPES:
-        operand, rounded = quantized(device, x)
+        operand, rounded = quantized(device, x, fine=fine)
     added = rng.standard_normal(weight.rows, np.float32) if bias else None
     left, right = 3, 2
     before = np.full((tokens, left + weight.rows + right), np.nan, np.float32)

@@ -13,10 +13,10 @@ from emberd.errors import DeviceError
 from emberd.gguf.rope import Temperature, rope_tables
 from emberd.reference import ops as reference
 from emberd.runtime import decode_attention, ops
-from emberd.runtime.activations import QuantizedActivations, activations
+from emberd.runtime.activations import QuantizedActivations
 from emberd.runtime.device import Device, Tensor
 from emberd.runtime.kernel import Kernels, run_once
-from linear_cases import with_subgroups
+from linear_cases import check_quantized, poisoned, with_subgroups
 from tolerance import check
 
 pytestmark = pytest.mark.device
@@ -156,8 +156,8 @@ def _decode(
         np.full((rows + 2, heads, head_dim), np.nan, np.float32)
     )
     if int8:
-        y = activations(device, rows + 2, heads * head_dim, group=int(rng.choice([16, 32])))
-        device.write(y.scales, np.full(y.scales.shape, np.nan, np.float32))
+        group, fine = int(rng.choice([16, 32])), bool(rng.integers(2))
+        y = poisoned(device, rows + 2, heads * head_dim, group=group, fine=fine)
     partial = decode_attention.decode_partial_shape(
         rows=rows, num_heads=heads, head_dim=head_dim, splits=splits
     )
@@ -213,15 +213,7 @@ def _decode(
         check(out[:live], expected, "float")
         assert np.isnan(out[live:]).all()
         return
-    words, scales = device.read(y.q).view(np.int8), device.read(y.scales)
-    assert np.isnan(scales[live:]).all()
-    runs = np.repeat(scales[:live, :, 0], 16, axis=1)
-    _, scale_twin = reference.quantize_q8(expected.reshape(live, -1), y.group)
-    check(scales[:live, :, 0], np.repeat(scale_twin, y.group // 16, axis=1), "float")
-    exact = expected.reshape(live, -1) / runs
-    assert np.abs(words[:live] - exact).max() <= 0.5 + 127 * 1e-5
-    sums = words[:live].reshape(live, -1, 16).sum(axis=2, dtype=np.int32)
-    check(scales[:live, :, 1], sums * scales[:live, :, 0], "float")
+    check_quantized(device, y, expected.reshape(live, -1))
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -9,7 +9,6 @@ from gguf import GGMLQuantizationType as GGMLType
 from emberd.gguf.dequant import dequantize
 from emberd.reference import ops as reference
 from emberd.runtime import experts, linear
-from emberd.runtime.activations import activations
 from emberd.runtime.device import Device
 from emberd.runtime.kernel import run_once
 from emberd.runtime.weights import upload_matrix
@@ -81,8 +80,8 @@ def test_group_experts_gives_every_live_pair_to_its_expert(
 
 
 @pytest.mark.parametrize("kind", [GGMLType.F32, GGMLType.Q8_0, GGMLType.Q4_K])
-@pytest.mark.parametrize("rows", [1, 6, 30])
-def test_expert_products(bench: Workbench, kind: GGMLType, rows: int) -> None:
+@pytest.mark.parametrize(("rows", "fine"), [(1, False), (6, True), (30, False)])
+def test_expert_products(bench: Workbench, kind: GGMLType, rows: int, fine: bool) -> None:
     num_experts, used, expert_rows, cols = 5, 2, 24, 256
     raw = random_rows(bench.rng, 2 * num_experts * expert_rows, cols, kind)
     matrix = upload_matrix(bench.device, [(raw, kind)])
@@ -94,11 +93,11 @@ def test_expert_products(bench: Workbench, kind: GGMLType, rows: int) -> None:
     step, groups = grouped(bench, ids, rows, num_experts)
     given = bench.put(x)
     if matrix.is_quantized:
-        given = activations(bench.device, rows, cols)
+        bench.fine = fine
+        given = bench.activations(rows, cols)
         quantize = linear.quantize_q8(bench.kernels, bench.put(x), given, rows=rows, width=cols)
         run_once(bench.device, [quantize])
-        q, scale = reference.quantize_q8(x)
-        x = (q.reshape(rows, -1, 32) * scale[..., None]).reshape(x.shape)
+        x = bench.rounded(x)
     bias = bench.normal(matrix.rows) if rows > 1 else None
     y = bench.poisoned(rows * used, expert_rows + 3)
     steps = experts.expert_matvec(

@@ -12,8 +12,7 @@ from emberd.runtime import linear
 from emberd.runtime.device import Device
 from emberd.runtime.kernel import Kernels, run_once
 from emberd.runtime.weights import FLOAT_TYPES, upload_matrix, upload_vector
-from fused_cases import check_quantized, poisoned
-from linear_cases import ALL_TYPES, QUANT_TYPES, limited, random_weights
+from linear_cases import ALL_TYPES, QUANT_TYPES, check_quantized, limited, poisoned, random_weights
 from tiny_gguf import random_rows
 from tolerance import check
 
@@ -76,7 +75,10 @@ def test_embedding_goes_on_in_int8_for_the_next_norm(
     weight = upload_matrix(device, [(raw, kind)])
     ids = np.append(rng.integers(0, ROWS, 3), ROWS).astype(np.int32)
     norm_weight = rng.standard_normal(weight.cols, np.float32)
-    y, out = device.empty((4, weight.cols)), poisoned(device, 4, weight.cols, 1e-5)
+    y, out = (
+        device.empty((4, weight.cols)),
+        poisoned(device, 4, weight.cols, 1e-5, fine=bool(rng.integers(2))),
+    )
     steps = linear.embedding(
         kernels,
         weight,

@@ -19,7 +19,7 @@ from emberd.runtime.matmul import (
     default_matmul_table,
 )
 from emberd.runtime.weights import upload_matrix
-from linear_cases import NARROW, check_product, limited, random_weights
+from linear_cases import NARROW, QUANT_TYPES, check_product, limited, random_weights
 
 pytestmark = pytest.mark.device
 
@@ -58,6 +58,21 @@ def test_every_tile(
     check_product(
         kernels, rng, weight, floats, tokens=tokens, live=tokens - 1, bias=True, table=table
     )
+
+
+@pytest.mark.parametrize("kind", QUANT_TYPES, ids=lambda kind: kind.name)
+def test_two_int8_an_activation(
+    device: Device, kernels: Kernels, rng: np.random.Generator, kind: GGMLType
+) -> None:
+    """Through tiles whose last columns are fewer than they take, and through matvec."""
+    raw, floats = random_weights(rng, 37, kind)
+    weight = upload_matrix(device, [(raw, kind)])
+    tiled = dataclasses.replace(NARROW, matmul=MatmulTable(((1, SLICED),)))
+    for tokens, table in ((21, tiled), (3, NARROW)):
+        live = tokens - 1
+        check_product(
+            kernels, rng, weight, floats, tokens=tokens, live=live, table=table, fine=True
+        )
 
 
 def cells_in_the_kernel(tile: MatmulTile) -> int:

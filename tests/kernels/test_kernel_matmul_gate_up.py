@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 from gguf import GGMLQuantizationType as GGMLType
 from numpy.typing import NDArray
 
-from emberd.reference import ops as reference
 from emberd.reference.transformer import ACTIVATIONS
 from emberd.runtime import linear
 from emberd.runtime.activations import QUANT_RUN, activations
@@ -22,13 +22,15 @@ from emberd.runtime.weights import WeightMatrix, upload_matrix
 from linear_cases import (
     NARROW,
     QUANT_TYPES,
+    check_quantized,
     columns,
     limited,
+    poisoned,
     quantized,
     random_weights,
     with_subgroups,
 )
-from tolerance import TOLERANCE, check
+from tolerance import check
 
 pytestmark = pytest.mark.device
 
@@ -55,12 +57,10 @@ def run(
     table: LinearTable,
     live: int,
     activation: Any,
-) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Its int8 and scales, from poison."""
+) -> linear.QuantizedActivations:
+    """What it rounds, from poison."""
     device, tokens = kernels.device, x.q.shape[0]
-    out = activations(device, tokens, weight.rows // 2)
-    device.write(out.q, np.full(out.q.shape, 0x55555555, np.uint32))
-    device.write(out.scales, np.full(out.scales.shape, np.nan, np.float32))
+    out = poisoned(device, tokens, weight.rows // 2, group=QUANT_RUN, fine=x.fine)
     count = device.upload(np.array([live], np.uint32))
     assert linear.can_fuse_gate_up(table, weight, tokens)
     step = linear.gate_up_quantize(
@@ -68,7 +68,7 @@ def run(
     )
     assert step.kernel.key.name == "matmul"
     run_once(device, [step])
-    return device.read(out.q).view(np.int8), device.read(out.scales)
+    return out
 
 
 def check_tile(
@@ -79,25 +79,19 @@ def check_tile(
     activation: Any = "silu",
     width: int = 96,
     dead: int = 2,
+    fine: bool = False,
 ) -> None:
     """Against the reference, with tokens that end within a tile and `dead` ones that must stay as they were."""
     device, tokens = kernels.device, tile.tokens + 5
     live = tokens - dead
     weight, (gate, up) = matrix_of(device, rng, kind, width)
-    x, rounded = quantized(device, rng.standard_normal((tokens, columns(kind)), np.float32))
-    q, scales = run(kernels, weight, x, table_of(tile), live, activation)
-    assert (q[live:] == 0x55).all() and np.isnan(scales[live:]).all()
-    q, scales = q[:live], scales[:live]
+    drawn = rng.standard_normal((tokens, columns(kind)), np.float32)
+    x, rounded = quantized(device, drawn, fine=fine)
+    out = run(kernels, weight, x, table_of(tile), live, activation)
     halves = [
         (rounded[:live].astype(np.float64) @ part.T).astype(np.float32) for part in (gate, up)
     ]
-    expected = ACTIVATIONS[activation](halves[0], halves[1])
-    _, scale = reference.quantize_q8(expected, QUANT_RUN)
-    check(scales[:, :, 0], np.repeat(scale, 2, axis=1), "float")
-    sums = q.reshape(live, -1, 16).sum(axis=2, dtype=np.int32)
-    check(scales[:, :, 1], sums * scales[:, :, 0], "float")
-    exact = expected / np.repeat(np.where(scale == 0, 1, scale), QUANT_RUN, axis=1)
-    assert np.abs(q - exact).max() <= 0.5 + 127 * TOLERANCE["float"]
+    check_quantized(device, out, ACTIVATIONS[activation](halves[0], halves[1]))
 
 
 @pytest.mark.parametrize("kind", [GGMLType.Q2_K, GGMLType.Q5_1], ids=lambda kind: kind.name)
@@ -113,8 +107,8 @@ def test_every_tile_of_every_type(
 ) -> None:
     if device.info.is_software:
         pytest.skip("a software device takes a second to compile each of some 50 kernels")
-    for tile in matmul_tiles(device, "gate_up"):
-        check_tile(kernels, rng, tile, kind)
+    for tile, fine in itertools.product(matmul_tiles(device, "gate_up"), (False, True)):
+        check_tile(kernels, rng, tile, kind, fine=fine)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -130,12 +124,14 @@ def test_every_tile_that_may_be_picked(
     assert len(tiles) <= 3
     if index >= len(tiles):
         pytest.skip(f"{device.name} has {device.max_workgroup_bytes} bytes of workgroup memory")
-    check_tile(kernels, rng, tiles[index], GGMLType.Q4_K)
+    for fine in (False, True):
+        check_tile(kernels, rng, tiles[index], GGMLType.Q4_K, fine=fine)
 
 
 @pytest.mark.parametrize("tile", [LEAST, SLICED], ids=str)
 def test_rounded_by_subgroups(device: Device, rng: np.random.Generator, tile: MatmulTile) -> None:
-    check_tile(Kernels(with_subgroups(device)), rng, tile, GGMLType.Q6_K)
+    for fine in (False, True):
+        check_tile(Kernels(with_subgroups(device)), rng, tile, GGMLType.Q6_K, fine=fine)
 
 
 @pytest.mark.parametrize("dead", [0, 4, 5, 21])
@@ -149,8 +145,8 @@ def test_any_number_of_tokens_is_live(
     device = kernels.device
     weight, _ = matrix_of(device, rng, GGMLType.Q8_0, 32)
     x, _ = quantized(device, rng.standard_normal((dead, columns(GGMLType.Q8_0)), np.float32))
-    q, scales = run(kernels, weight, x, table_of(LEAST), 0, "silu")
-    assert (q == 0x55).all() and np.isnan(scales).all()
+    out = run(kernels, weight, x, table_of(LEAST), 0, "silu")
+    check_quantized(device, out, np.empty((0, 32)))
 
 
 def test_two_dispatches_give_the_same(
@@ -161,7 +157,8 @@ def test_two_dispatches_give_the_same(
     weight, _ = matrix_of(device, rng, GGMLType.Q4_K, width)
     x, _ = quantized(device, rng.standard_normal((tokens, weight.cols), np.float32))
     table = table_of(SLICED)
-    q, scales = run(kernels, weight, x, table, tokens, "gelu")
+    made = run(kernels, weight, x, table, tokens, "gelu")
+    q, scales = device.read(made.q).view(np.int8), device.read(made.scales)
     y, out = device.empty((tokens, 2 * width)), activations(device, tokens, width)
     count = device.upload(np.array([tokens], np.uint32))
     steps = linear.matmul(kernels, weight, x, y, rows=tokens, count=count, table=table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -46,20 +47,26 @@ def kernels_of(device: Device, kind: str) -> Kernels:
 
 
 def check_tile(
-    kernels: Kernels, rng: np.random.Generator, form: Form, tile: MatvecTile, kind: GGMLType
+    kernels: Kernels,
+    rng: np.random.Generator,
+    form: Form,
+    tile: MatvecTile,
+    kind: GGMLType,
+    fine: bool,
 ) -> None:
     """With rows that end within a tile where the form allows it, and a token that is not live."""
     if form == "rows":
         rows = max(1, 32 // tile.tile_rows) * tile.tile_rows + 6
         raw, floats = random_weights(rng, rows, kind)
         weight = upload_matrix(kernels.device, [(raw, kind)])
-        check_product(kernels, rng, weight, floats, tokens=3, live=2, table=with_rows_tile(tile))
+        table = with_rows_tile(tile)
+        check_product(kernels, rng, weight, floats, tokens=3, live=2, table=table, fine=fine)
     elif form == "output":
         table = replace(NARROW.matvec, output=((1, 1, tile),))
-        check_output(kernels, rng, kind, table, rows=2 * tile.tile_rows)
+        check_output(kernels, rng, kind, table, rows=2 * tile.tile_rows, fine=fine)
     else:
         table = replace(NARROW.matvec, gate_up=((1, tile),))
-        check_gate_up(kernels, rng, kind, table, width=tile.tile_rows)
+        check_gate_up(kernels, rng, kind, table, width=tile.tile_rows, fine=fine)
 
 
 def matvec_cases(device: Device) -> Iterator[tuple[Form, MatvecTile]]:
@@ -74,7 +81,7 @@ def test_every_matvec_tile(device: Device, rng: np.random.Generator, kind: str) 
     kernels = kernels_of(device, kind)
     types = [GGMLType.Q4_K, GGMLType.Q6_K, GGMLType.Q5_0]
     for index, (form, tile) in enumerate(matvec_cases(kernels.device)):
-        check_tile(kernels, rng, form, tile, types[index % len(types)])
+        check_tile(kernels, rng, form, tile, types[index % len(types)], bool(rng.integers(2)))
 
 
 def _needs_gpu(device: Device) -> None:
@@ -92,7 +99,9 @@ def test_every_matvec_tile_of_every_type(
     kernels = kernels_of(device, kind)
     for form, tile in matvec_cases(kernels.device):
         if form == "rows" or type_ in QUANT_TYPES:
-            check_tile(kernels, rng, form, tile, type_)
+            check_tile(kernels, rng, form, tile, type_, False)
+        if type_ in QUANT_TYPES:
+            check_tile(kernels, rng, form, tile, type_, True)
 
 
 @pytest.mark.slow
@@ -101,7 +110,8 @@ def test_every_matmul_tile_of_every_type(
     device: Device, kernels: Kernels, rng: np.random.Generator, type_: GGMLType
 ) -> None:
     _needs_gpu(device)
-    for tile in matmul_tiles(device, "matmul"):
+    forms = (False, True) if type_ in QUANT_TYPES else (False,)
+    for tile, fine in itertools.product(matmul_tiles(device, "matmul"), forms):
         raw, floats = random_weights(rng, tile.rows + 6, type_)
         weight = upload_matrix(device, [(raw, type_)])
         table = replace(NARROW, matmul=MatmulTable(((1, tile),)))
@@ -115,6 +125,7 @@ def test_every_matmul_tile_of_every_type(
             live=tokens - 1,
             accumulate=True,
             table=table,
+            fine=fine,
         )
 
 

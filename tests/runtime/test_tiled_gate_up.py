@@ -11,7 +11,7 @@ import pytest
 from batches import GREEDY, Row, make_batch
 from emberd.protocol import Runner, WorkerOptions
 from emberd.reference.runner import CpuRunner
-from emberd.runtime import tune
+from emberd.runtime import activations, tune
 from emberd.runtime.device import Device, open_device
 from emberd.runtime.kernel import Kernels
 from emberd.runtime.linear import LinearTable, default_table
@@ -34,10 +34,16 @@ def last_logits(runner: Runner, prompt: list[int]) -> np.ndarray:
     return out
 
 
+FINE = 5e-4
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("fine", [False, True])
 def test_prompts_through_tiles(
-    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, fine: bool
 ) -> None:
+    """Of a usual model, and of a narrow one."""
+    monkeypatch.setattr(activations, "NARROW", 1 << 30 if fine else 0)
     path = random_model(tmp_path / "m.gguf", quant="Q8_0", layers=1)
     tile = ((1, MatmulTile(16, 64, 4)),)
 
@@ -52,7 +58,8 @@ def test_prompts_through_tiles(
     kernels = Kernels(open_device("gpu"))
     found = last_logits(GpuRunner.load(options, None, kernels), prompt)
     labels = [kernel.label for kernel in kernels.all()]
-    assert any("tile_gate_up" in label for label in labels)
+    tiled = [label for label in labels if "tile_gate_up" in label]
+    assert tiled and all(f"fine{fine}" in label for label in tiled)
     assert not any(label.startswith("silu_mul") for label in labels)
     expected = last_logits(CpuRunner.load(replace(options, device="cpu")), prompt)
-    assert np.linalg.norm(found - expected) / np.linalg.norm(expected) < INT8
+    assert np.linalg.norm(found - expected) / np.linalg.norm(expected) < (FINE if fine else INT8)

@@ -11,6 +11,7 @@ from gguf import GGMLQuantizationType as GGMLType
 
 from arch_models import Sizes, architecture_model
 from emberd.gguf.spec import open_model
+from emberd.runtime import activations
 from emberd.runtime.kv_size import kv_types
 from emberd.runtime.linear import LinearTable, default_table
 from emberd.verify.load_bench import FEATURES, WatchedKernels
@@ -118,6 +119,24 @@ def test_every_kernel_that_serves_is_checked(
     ("name", "kind"),
     [
         ("llama", "subgroups"),
+        ("mixed", "plain"),
+        ("qwen2moe", "subgroups"),
+        ("gemma2", "subgroups"),
+        ("gpt2", "software"),
+    ],
+)
+def test_every_kernel_of_a_narrow_model_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, narrow: None, name: str, kind: str
+) -> None:
+    path, device = model_of(tmp_path / "m.gguf", name), PretendedDevice(*KINDS[kind])
+    assert missing(monkeypatch, device, path, default_table(device)) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("llama", "subgroups"),
         ("mixed", "subgroups"),
         ("qwen2moe", "plain"),
         ("odd llama", "subgroups"),
@@ -131,6 +150,7 @@ def test_measured_tiles_are_checked_in_all_their_kernels(
     name: str,
     kind: str,
 ) -> None:
+    monkeypatch.setattr(activations, "NARROW", int(rng.choice([0, 1 << 30])))
     path, device = model_of(tmp_path / "m.gguf", name), PretendedDevice(*KINDS[kind])
     table = random_tiles(device, path, rng, **MOST)
     assert table.num_tuned > 10

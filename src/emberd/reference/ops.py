@@ -71,6 +71,19 @@ def quantize_q8(x: F32, group: int = QUANT_BLOCK) -> tuple[I8, F32]:
     return q.reshape(x.shape), amax / np.float32(127.0)
 
 
+def round_steps(x: F32, group: int = QUANT_BLOCK, fine: bool = False) -> tuple[F32, F32]:
+    """As `quantize_q8`, the int8 as float32; `fine`: in 128ths, as two int8 a value give them."""
+    q, scale = quantize_q8(x, group)
+    if not fine:
+        return q.astype(np.float32), scale
+    runs = x.reshape(*scale.shape, group)
+    inverse = np.float32(127.0) / np.where(scale == 0, np.float32(1.0), np.abs(runs).max(axis=-1))
+    steps = runs * inverse[..., None]
+    whole = np.rint(steps)
+    rest = np.rint((steps - whole) * np.float32(128)) / np.float32(128)
+    return (whole + rest).reshape(x.shape).astype(np.float32), scale
+
+
 def matmul(x: F32, w: F32) -> F32:
     """x (T, D) times the rows of w (N, D) -> (T, N): y = x wᵀ. Both may be stacked the same way."""
     if 1 < x.shape[-2] <= FEW_TOKENS:

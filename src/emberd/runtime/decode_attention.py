@@ -99,7 +99,7 @@ def attention_decode(
     row_elements = num_heads * splits * (head_dim + kv_dims(head_dim))
     assert partial.nbytes >= 4 * rows * row_elements, partial
     out: tuple[Tensor, ...]
-    groups = {} if isinstance(y, Tensor) else {"GROUP": y.group}
+    groups = {} if isinstance(y, Tensor) else y.constants
     if isinstance(y, Tensor):
         assert y.shape[1:] == (num_heads, head_dim), y
         target, out = "attended_float", (y,)

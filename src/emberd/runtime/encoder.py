@@ -10,7 +10,7 @@ import numpy as np
 from ..gguf.encoder import EncoderFile, EncoderSpec, open_encoder
 from ..protocol import IntArray, WorkerOptions
 from . import encoder_ops, linear, ops
-from .activations import QuantizedActivations, activations, padded
+from .activations import QuantizedActivations, activations, is_fine, padded
 from .device import Device, Tensor
 from .encoder_weights import EncoderWeights, Norm, load_encoder_weights
 from .kernel import Dispatch, Kernels
@@ -60,6 +60,7 @@ class Scratch:
 
     def __init__(self, device: Device, spec: EncoderSpec, max_tokens: int) -> None:
         width, ffn = padded(spec.hidden_size), padded(spec.ffn_size)
+        fine = is_fine(spec.hidden_size)
         # The residual sum is normed from one of these into the other.
         self.hidden = device.empty((max_tokens, width), label="hidden")
         self.between = device.empty((max_tokens, width), label="hidden between")
@@ -69,8 +70,8 @@ class Scratch:
         self.attended_wide = wide_attended(device, max_tokens, spec.hidden_size)
         self.up = device.empty((max_tokens, ffn), label="up")
         self.activated = device.empty((max_tokens, ffn), label="activated")
-        self.width_q8 = activations(device, max_tokens, width)
-        self.ffn_q8 = activations(device, max_tokens, ffn)
+        self.width_q8 = activations(device, max_tokens, width, fine=fine)
+        self.ffn_q8 = activations(device, max_tokens, ffn, fine=fine)
 
 
 @dataclass(frozen=True, slots=True)

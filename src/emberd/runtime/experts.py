@@ -106,6 +106,7 @@ def expert_matvec(
         LANES=lanes,
         WG=workgroup,
         GROUP=group_size(pairs, experts),
+        **({} if isinstance(x, Tensor) else {"FINE": x.fine}),
     )
     grid = (-(-expert_rows // (workgroup // lanes)), max_groups(pairs, experts), 1)
     return [

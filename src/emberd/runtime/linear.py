@@ -151,7 +151,8 @@ def embedding(
         assert weight.is_quantized and out.norm is not None and out.group == 16, out
         assert out.width == weight.cols and norm_weight.shape == (weight.cols,), norm_weight
         outputs += [norm_weight, out.q, out.scales, out.norm.squares]
-    kernel = kernels.get(name, includes, WG=_UNIT_LANES)
+    fine = {} if ahead is None else {"FINE": ahead[1].fine}
+    kernel = kernels.get(name, includes, WG=_UNIT_LANES, **fine)
     units = _units(weight)
     return [
         kernels.dispatch(

@@ -193,6 +193,7 @@ def tiled_gate_up(
     """`linear.gate_up_quantize` for any number of tokens; x has its norm done."""
     assert out.width == weight.rows // 2 and out.q.shape[0] >= rows, out.q
     assert out.norm is None and x.rows is None and x.group == out.group == QUANT_RUN, (x, out)
+    assert x.fine == out.fine, (x, out)
     assert can_tile_gate_up(table, weight, rows), weight
     return _dispatch(
         kernels,
@@ -238,6 +239,7 @@ def _dispatch(
         SLICES=tile.slices,
         AHEAD=tile.ahead,
         RAGGED=units % tile.runs != 0,
+        FINE=not isinstance(x, Tensor) and x.fine,
         WG=tile.workgroup,
         **constants,
     )

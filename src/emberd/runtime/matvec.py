@@ -225,7 +225,7 @@ def output_quantize(
     table: MatvecTable,
 ) -> Dispatch:
     """hidden (rows, weight.rows) += x times `weight`; out = hidden * norm_weight in int8, its 1 / rms pending."""
-    assert out.norm is not None and x.norm is None and x.rows is None
+    assert out.norm is not None and x.norm is None and x.rows is None and x.fine == out.fine
     assert hidden.shape == (rows, weight.rows) and norm_weight.shape == (weight.rows,), hidden
     assert out.width == weight.rows and out.q.shape[0] >= rows, out.q
     assert can_fuse_output(table, weight, rows), weight
@@ -263,6 +263,7 @@ def gate_up_quantize(
         and out.q.shape[0] >= rows
         and out.norm is None
         and x.rows is None
+        and x.fine == out.fine
     ), out.q
     assert can_fuse_gate_up(table, weight, rows), weight
     tile = table.tile_for("gate_up", weight, rows)
@@ -302,6 +303,8 @@ def _dispatch(
 ) -> Dispatch:
     norm = None if isinstance(x, Tensor) else x.norm
     inputs = (x,) if isinstance(x, Tensor) else (x.q, x.scales)
+    if not isinstance(x, Tensor):
+        constants["FINE"] = x.fine
     given = () if isinstance(x, Tensor) or x.rows is None else (x.rows,)
     lanes = _lanes(kernels.device, tile.lanes)
     kernel = kernels.get(

@@ -5,8 +5,11 @@ Each op checks shapes and returns its dispatch. Knows tensors; no weight matrice
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..gguf.model import Activation
 from .activations import QUANT_RUN, QuantizedActivations, activation_include
+from .compose import Constant
 from .device import Device, Tensor
 from .kernel import Dispatch, Kernels
 
@@ -25,7 +28,7 @@ def quantize_q8(
     runs = rows * width // QUANT_RUN
     gx, gz = _fold(-(-runs // _RUN_LANES), kernels.device.max_grid)
     return kernels.dispatch(
-        kernels.get("quantize_q8", WG=_RUN_LANES, GROUP=out.group),
+        kernels.get("quantize_q8", {}, WG=_RUN_LANES, **out.constants),
         [x, out.q, out.scales],
         (gx, 1, gz),
         runs=runs,
@@ -54,13 +57,13 @@ def rms_norm_quantize(
     name, constants = _norm_kernel(kernels.device, width)
     if name == "rms_norm_quantize":
         includes["reduce"] = kernels.reduce
-    kernel = kernels.get(name, includes, GROUP=out.group, **constants)
+    kernel = kernels.get(name, includes, **out.constants, **constants)
     return kernels.dispatch(
         kernel, [x, weight, *given, out.q, out.scales], (rows, 1, 1), width=width, eps=eps
     )
 
 
-def _norm_kernel(device: Device, width: int) -> tuple[str, dict[str, int]]:
+def _norm_kernel(device: Device, width: int) -> tuple[str, Mapping[str, Constant]]:
     """The kernel for rows of this width and its constants."""
     subgroup = device.subgroup_size
     if subgroup is not None and subgroup % 8 == 0:
@@ -97,7 +100,7 @@ def silu_mul_quantize(
             "silu_mul_quantize",
             {"activation": activation_include(activation, gated)},
             WG=_RUN_LANES,
-            GROUP=out.group,
+            **out.constants,
         ),
         [gate_up, out.q, out.scales],
         (gx, 1, gz),

@@ -9,7 +9,7 @@ import math
 
 from ..gguf.model import ModelSpec
 from . import decode_attention
-from .activations import FLOAT_UNIT, activations, padded
+from .activations import FLOAT_UNIT, activations, is_fine, padded
 from .device import Device, Tensor
 from .experts import group_words
 from .model import ModelWeights
@@ -27,26 +27,27 @@ class Scratch:
         spec = weights.spec
         width, heads = padded(spec.hidden_size), spec.num_heads * spec.head_dim
         kv = spec.num_kv_heads * spec.head_dim
+        fine = is_fine(spec.hidden_size)
         self.hidden = device.empty((max_tokens, width), label="hidden")
         self.normed = device.empty((max_tokens, width), label="normed")
-        self.normed_q8 = activations(device, max_tokens, width)
-        self.next_input = activations(device, max_tokens, width, pending_eps=spec.norm_eps)
+        self.normed_q8 = activations(device, max_tokens, width, fine=fine)
+        self.next_input = activations(device, max_tokens, width, spec.norm_eps, fine=fine)
         self.qkv = device.empty((max_tokens, heads + 2 * kv), label="qkv")
         # v of its own type goes to its own buffer: dispatches that write one buffer wait for each other.
         self.v = device.empty((max_tokens, kv), label="v")
         self.q = device.empty((max_tokens, spec.num_heads, spec.head_dim), label="q")
         self.attended = device.empty(self.q.shape, label="attended")
         self.attended_wide = wide_attended(device, max_tokens, heads)
-        self.attended_q8 = activations(device, max_tokens, heads)
+        self.attended_q8 = activations(device, max_tokens, heads, fine=fine)
         self.partial = device.empty((partial_elements(device, spec, max_rows),), label="partial")
         dense, parts = _dense_width(spec), 2 if spec.gated else 1
         self.gate_up = device.empty((max_tokens, parts * dense), label="gate_up")
         self.activated = device.empty((max_tokens, dense), label="activated")
-        self.activated_q8 = activations(device, max_tokens, dense)
+        self.activated_q8 = activations(device, max_tokens, dense, fine=fine)
         self.experts = None if spec.experts is None else ExpertScratch(device, spec, max_tokens)
         self.projected = device.empty((max_tokens, width), label="projected")
         self.last_normed = device.empty((max_rows, width), label="last normed")
-        self.last_normed_q8 = activations(device, max_rows, width)
+        self.last_normed_q8 = activations(device, max_rows, width, fine=fine)
         self.logits = device.empty((max_rows, spec.vocab_size), label="logits")
 
 
@@ -80,7 +81,7 @@ class ExpertScratch:
         self.groups = device.empty((words,), "u32", "expert groups")
         self.gate_up = device.empty((pairs, 2 * ffn), label="experts' gate_up")
         self.activated = device.empty((pairs, ffn), label="experts' activated")
-        self.activated_q8 = activations(device, pairs, ffn)
+        self.activated_q8 = activations(device, pairs, ffn, fine=is_fine(spec.hidden_size))
         self.out = device.empty((pairs, hidden), label="experts' output")
         self.shared_gates = device.empty((max_tokens, 1), label="shared expert's gates")
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..gguf.model import Activation
 from . import linear
-from .activations import QUANT_RUN, QuantizedActivations, activations
+from .activations import QUANT_RUN, QuantizedActivations, activations, steps_of
 from .device import Tensor
 from .kernel import Dispatch, Kernels, run_once
 from .linear import LinearTable, Tile
@@ -44,13 +44,18 @@ class Job:
 
 
 class Trial:
-    """Raises DeviceError where the device has no room for the activations."""
+    """`fine`: with two int8 an activation. Raises DeviceError where the device has no room for the activations."""
 
     def __init__(
-        self, kernels: Kernels, job: Job, rules: LinearTable, activation: Activation
+        self,
+        kernels: Kernels,
+        job: Job,
+        rules: LinearTable,
+        activation: Activation,
+        fine: bool = False,
     ) -> None:
         self._kernels, self._job, self._rules = kernels, job, rules
-        self._activation = activation
+        self._activation, self._fine = activation, fine
         device, product = kernels.device, job.product
         tokens, rows = product.tokens, product.rows
         self._x = self._random_input()
@@ -59,11 +64,11 @@ class Trial:
         self._y = self._q8 = None
         if product.form == "gate_up":
             group = _GROUP if tokens <= rules.matvec.tokens else QUANT_RUN
-            self._q8 = activations(device, tokens, rows // 2, group=group)
+            self._q8 = activations(device, tokens, rows // 2, group=group, fine=fine)
         else:
             self._y = device.empty((tokens, rows), label="trial")
         if product.form == "output":
-            self._q8 = activations(device, tokens, rows, _EPS, _GROUP)
+            self._q8 = activations(device, tokens, rows, _EPS, _GROUP, fine)
 
     def _random_input(self) -> Tensor | QuantizedActivations:
         device, product = self._kernels.device, self._job.product
@@ -74,7 +79,7 @@ class Trial:
         x = device.upload(np.resize(few, (tokens, cols)))
         if not self._job.matrices[0].is_quantized:
             return x
-        out = activations(device, tokens, cols)
+        out = activations(device, tokens, cols, fine=self._fine)
         step = linear.quantize_q8(self._kernels, x, out, rows=tokens, width=cols)
         run_once(device, [step])
         return out
@@ -164,7 +169,9 @@ class Trial:
         if self._y is not None:
             return device.read(compared[0]).astype(np.float32)
         q, scales = (device.read(tensor) for tensor in compared)
-        floats: NDArray[np.float32] = q.view(np.int8) * np.repeat(scales[:, :, 0], _GROUP, 1)
+        floats: NDArray[np.float32] = steps_of(q, self._fine) * np.repeat(
+            scales[:, :, 0], _GROUP, 1
+        )
         return floats
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..errors import DeviceError
 from ..gguf.model import ModelFile
+from .activations import is_fine
 from .clock import Clock, make_clock
 from .device import AdapterInfo
 from .kernel import COMPILE_THREADS, Dispatch, Kernels
@@ -169,7 +170,7 @@ class Tuner:
     ) -> None:
         self._kernels, self._device = kernels, kernels.device
         self._rules, self._clock = rules, clock
-        self._activation = weights.spec.activation
+        self._activation, self._fine = weights.spec.activation, is_fine(weights.spec.hidden_size)
         self._last: tuple[Recording, int] | None = None  # measured last, and how many times at once
 
     def measure(self, jobs: Sequence[Job], budget: float) -> Mapping[Product, Tile | None]:
@@ -199,7 +200,7 @@ class Tuner:
         """The tile that saves most time, None where none saves enough. Raises DeviceError."""
         product, matrix = job.product, job.matrices[0]
         rule = self._rules.tile_for(product.form, matrix, product.tokens)
-        trial = Trial(self._kernels, job, self._rules, self._activation)
+        trial = Trial(self._kernels, job, self._rules, self._activation, self._fine)
         chains = self._agreeing(trial, job, rule)
         if len(chains) == 1:
             return None

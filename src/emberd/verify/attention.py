@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from ..gguf.spec import ModelFile
 from ..reference import ops as reference
 from ..runtime import decode_attention, ops
-from ..runtime.activations import activations
 from ..runtime.device import Tensor
 from ..runtime.kv_cache import BLOCK_SIZE
 from ..runtime.weights import FLOAT_TYPES
-from .bench import F32, Workbench, decoded, read_quantized
+from .bench import F32, Workbench, read_quantized
 from .check import TOLERANCE, Check, relative_error
 from .kv import KINDS, cached, floats
 from .rope import POSITIONS, RotationTwin, heads_on_device, suffix, vector
@@ -106,7 +105,7 @@ def _check_decode(
         newest = np.array(contexts, np.int32) - 1
         y: Any = bench.poisoned(rows, heads, head_dim)
         if group is not None:
-            y = activations(bench.device, rows, heads * head_dim, group=group)
+            y = bench.activations(rows, heads * head_dim, group=group)
         partial = decode_attention.decode_partial_shape(
             rows=rows, num_heads=heads, head_dim=head_dim, splits=splits
         )
@@ -165,7 +164,7 @@ def _check_decode(
         )
         if group is None:
             return found, expected
-        return found, decoded(*reference.quantize_q8(expected.reshape(rows, -1), group))
+        return found, bench.rounded(expected.reshape(rows, -1), group)
 
     label = f"{rows} rows, context {max(contexts)}, window {window or 'all'}, {splits} splits"
     label += ("" if group is None else f", runs of {group}") + suffix(kind)

@@ -12,8 +12,8 @@ from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
 from ..gguf.loaded import loaded_floats
-from ..reference.ops import quantize_q8
-from ..runtime.activations import padded
+from ..reference.ops import round_steps
+from ..runtime.activations import QUANT_RUN, activations, padded, steps_of, words_of
 from ..runtime.device import Device, Tensor
 from ..runtime.kernel import Dispatch, Kernels, run_once
 from ..runtime.kv_cache import KVType
@@ -35,6 +35,7 @@ class Workbench:
         self.kernels = kernels or Kernels(device)
         self.baking = False  # whether kernels get their params in their text
         self.kv_type: KVType = "f16"  # of caches
+        self.fine = False  # whether activations are two int8 a value
         self.rng = np.random.default_rng(secrets.randbits(64))
 
     def compare(
@@ -46,6 +47,8 @@ class Workbench:
         run: Callable[[], tuple[NDArray[Any], NDArray[Any]]],
     ) -> Check:
         """Run one case, which gives (out, ref)."""
+        if self.fine and kind == "int8_round":
+            kind = "fine_round"
         return self.judge(Case(kernel, type_name, shape, kind, run))
 
     def judge(self, case: Case) -> Check:
@@ -97,19 +100,28 @@ class Workbench:
 
     def quantized(self, x: F32) -> tuple[QuantizedActivations, F32]:
         """`x` as int8 activations on the device, made by the reference, and the values they stand for."""
-        q, scale = quantize_q8(x)
+        steps, scale = round_steps(x, fine=self.fine)
         halves = np.repeat(scale, 2, axis=1)  # a scale for every 16 values
-        sums = q.reshape(len(q), -1, 16).astype(np.float32).sum(axis=2)
+        sums = steps.reshape(len(steps), -1, 16).sum(axis=2)
         scales = np.stack([halves, halves * sums], axis=2)
         activations = QuantizedActivations(
-            self.put(np.ascontiguousarray(q).view(np.uint32)), self.put(scales)
+            self.put(words_of(steps, self.fine)), self.put(scales), fine=self.fine
         )
-        return activations, decoded(q, scale)
+        return activations, _times(steps, scale)
+
+    def rounded(self, x: F32, group: int = QUANT_RUN) -> F32:
+        """The values that `x` as int8 activations stand for."""
+        return _times(*round_steps(x, group, self.fine))
+
+    def activations(
+        self, rows: int, width: int, pending_eps: float | None = None, group: int = QUANT_RUN
+    ) -> QuantizedActivations:
+        """Room for what a kernel rounds."""
+        return activations(self.device, rows, width, pending_eps, group, self.fine)
 
 
-def decoded(q: NDArray[np.int8], scale: F32) -> F32:
-    """The values that int8 activations stand for."""
-    return (q.reshape(*scale.shape, -1) * scale[..., None]).reshape(q.shape).astype(np.float32)
+def _times(steps: F32, scale: F32) -> F32:
+    return (steps.reshape(*scale.shape, -1) * scale[..., None]).reshape(steps.shape)
 
 
 def read_quantized(
@@ -117,5 +129,4 @@ def read_quantized(
 ) -> NDArray[np.float32]:
     """Run a quantizing kernel; the values that its output stands for."""
     words, scales = bench.run(steps, activations.q, activations.scales)
-    q = words.view(np.int8)
-    return decoded(q, np.ascontiguousarray(scales[:, :: activations.group // 16, 0]))
+    return _times(steps_of(words, activations.fine), scales[:, :: activations.group // 16, 0])

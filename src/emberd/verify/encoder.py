@@ -18,13 +18,12 @@ from ..gguf.reader import TensorInfo
 from ..gguf.spec import open_any
 from ..protocol import FloatArray, IntArray, WorkerOptions
 from ..reference import encoder_ops as reference
-from ..reference import ops as reference_ops
 from ..reference.bidirectional import load_encoder as load_on_cpu
 from ..runtime import encoder_ops, linear
-from ..runtime.activations import padded
+from ..runtime.activations import is_fine, padded
 from ..runtime.bidirectional import load_encoder as load_on_gpu
 from ..runtime.device import Device
-from .bench import F32, Workbench, decoded, read_quantized
+from .bench import F32, Workbench, read_quantized
 from .check import Check, relative_error
 from .linear import Role, check_roles, check_rows, check_widen
 from .linear import roles as decoder_roles
@@ -47,6 +46,7 @@ def check_encoder_kernels(device: Device, path: Path) -> Iterator[Check]:
     try:
         encoder_ops.check_heads(device, model.spec.head_dim)
         bench = Workbench(device)
+        bench.fine = is_fine(model.spec.hidden_size)
         yield from check_beside_products(bench, model)
         yield from check_roles(bench, model.file, roles(model))
     finally:
@@ -118,9 +118,9 @@ def check_small(bench: Workbench, model: EncoderFile) -> Iterator[Check]:
 
     def quantizing() -> Pair:
         x = bench.normal(tokens, width)
-        out = linear.activations(bench.device, tokens, width)
+        out = bench.activations(tokens, width)
         step = linear.quantize_q8(bench.kernels, bench.put(x), out, rows=tokens, width=width)
-        return read_quantized(bench, step, out), decoded(*reference_ops.quantize_q8(x))
+        return read_quantized(bench, step, out), bench.rounded(x)
 
     yield bench.compare("gelu", "F32", f"{tokens}×{width}", "float", gelu)
     if not _all_float(model):

@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 from ..gguf.loaded import loaded_type
 from ..gguf.reader import TensorInfo
 from ..gguf.spec import ModelFile
-from ..reference import ops as reference
 from ..reference.transformer import ACTIVATIONS
 from ..runtime import linear, matvec
-from ..runtime.activations import QUANT_RUN, PendingNorm, QuantizedActivations, activations
+from ..runtime.activations import QUANT_RUN, PendingNorm, QuantizedActivations
 from ..runtime.device import Device
 from ..runtime.linear import LinearTable
 from ..runtime.matvec import MatvecTable
 from ..runtime.products import Form, Product
 from ..runtime.weights import FLOAT_TYPES, upload_matrix
-from .bench import F32, GROUP, Workbench, decoded, read_quantized
+from .bench import F32, GROUP, Workbench, read_quantized
 from .check import TOLERANCE, Check, relative_error
 
 TOKENS = (1, 4, 7)
@@ -96,7 +95,7 @@ def check_output(
         x_q8, x = bench.quantized(bench.normal(tokens, matrix.cols))
         before, weight = bench.normal(tokens, matrix.rows), bench.normal(matrix.rows)
         hidden = bench.put(before)
-        out = activations(bench.device, tokens, matrix.rows, model.spec.norm_eps, GROUP)
+        out = bench.activations(tokens, matrix.rows, model.spec.norm_eps, GROUP)
         step = matvec.output_quantize(
             bench.kernels,
             matrix,
@@ -117,9 +116,7 @@ def check_output(
         sums = (found**2).reshape(tokens, -1, 16).sum(axis=2)
         if relative_error(squares, sums) > TOLERANCE["float"]:
             return squares, sums
-        return read_quantized(bench, [], out), decoded(
-            *reference.quantize_q8(found * weight, GROUP)
-        )
+        return read_quantized(bench, [], out), bench.rounded(found * weight, GROUP)
 
     shape = f"{tokens}×{info.shape[1]} · {info.shape[0]}×{info.shape[1]} +=, int8"
     shape += note or ("" if table is None else ", another tile")
@@ -134,7 +131,7 @@ def check_ahead(bench: Workbench, model: ModelFile) -> Check:
         raw = model.file.rows(info)[:MAX_ROWS]
         matrix = upload_matrix(bench.device, [(raw, info.type)])
         ids, weight = bench.rng.integers(0, len(raw), tokens), bench.normal(matrix.cols)
-        out = activations(bench.device, tokens, matrix.cols, spec.norm_eps, GROUP)
+        out = bench.activations(tokens, matrix.cols, spec.norm_eps, GROUP)
         steps = linear.embedding(
             bench.kernels,
             matrix,
@@ -153,7 +150,7 @@ def check_ahead(bench: Workbench, model: ModelFile) -> Check:
         sums = (rows**2).reshape(tokens, -1, 16).sum(axis=2)
         if relative_error(squares, sums) > TOLERANCE["float"]:
             return squares, sums
-        return found, decoded(*reference.quantize_q8(rows * weight, GROUP))
+        return found, bench.rounded(rows * weight, GROUP)
 
     shape = f"{tokens}×{info.shape[1]}, int8"
     return bench.compare("embedding norm", info.type.name, shape, "int8_round", run)
@@ -219,7 +216,7 @@ def check_gate_up(
         raws = [model.file.rows(info)[:MAX_ROWS] for info in (gate, up)]
         matrix = upload_matrix(bench.device, [(raw, gate.type) for raw in raws])
         x_q8, x = pending_input(bench, tokens, matrix.cols, model.spec.norm_eps, pending)
-        out = activations(bench.device, tokens, matrix.rows // 2, group=group)
+        out = bench.activations(tokens, matrix.rows // 2, group=group)
         step = linear.gate_up_quantize(
             bench.kernels,
             matrix,
@@ -233,7 +230,7 @@ def check_gate_up(
         found = read_quantized(bench, step, out)
         halves = [(x @ bench.floats(raw, gate.type).T).astype(np.float32) for raw in raws]
         product = ACTIVATIONS[activation](halves[0], halves[1])
-        return found, decoded(*reference.quantize_q8(product, group))
+        return found, bench.rounded(product, group)
 
     shape = f"{tokens}×{gate.shape[1]} · 2×{gate.shape[0]}×{gate.shape[1]} {activation}"
     shape += note or ("" if table is None else ", another tile")

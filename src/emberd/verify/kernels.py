@@ -16,9 +16,10 @@ from ..gguf.spec import ModelFile, open_any
 from ..reference import ops as reference
 from ..reference.transformer import ACTIVATIONS, ACTIVATIONS_ALONE
 from ..runtime import linear, ops
+from ..runtime.activations import is_fine
 from ..runtime.device import Device
 from .attention import check_attention
-from .bench import F32, Workbench, decoded, read_quantized
+from .bench import F32, Workbench, read_quantized
 from .check import Check
 from .experts import check_experts
 from .fused import check_fused
@@ -38,6 +39,7 @@ def check_kernels(device: Device, path: Path) -> Iterator[Check]:
     model = open_any(path)
     assert isinstance(model, ModelFile), "an encoder's own block has its own checks"
     bench = Workbench(device)
+    bench.fine = is_fine(model.spec.hidden_size)
     try:
         ops.kv_include(device, model.spec.head_dim)
         yield from check_embedding(bench, model)
@@ -104,13 +106,11 @@ def check_norms(bench: Workbench, model: ModelFile, steps: Steps = USUAL) -> Ite
 
         def quantizing(group: int) -> Pair:
             x, w, given = inputs()
-            out = linear.activations(bench.device, TOKENS, spec.hidden_size, group=group)
+            out = bench.activations(TOKENS, spec.hidden_size, group=group)
             step = linear.rms_norm_quantize(
                 bench.kernels, x, w, out, given, eps=spec.norm_eps, **sizes
             )
-            return read_quantized(bench, step, out), decoded(
-                *reference.quantize_q8(expected, group)
-            )
+            return read_quantized(bench, step, out), bench.rounded(expected, group)
 
         return plain, quantizing
 
@@ -201,7 +201,7 @@ def check_activation(bench: Workbench, model: ModelFile, steps: Steps = USUAL) -
         return bench.run(step, y)[0], expected
 
     def quantizing(group: int) -> Pair:
-        out = linear.activations(bench.device, TOKENS, spec.ffn_size, group=group)
+        out = bench.activations(TOKENS, spec.ffn_size, group=group)
         step = linear.silu_mul_quantize(
             bench.kernels,
             bench.put(gate_up),
@@ -210,14 +210,14 @@ def check_activation(bench: Workbench, model: ModelFile, steps: Steps = USUAL) -
             gated=gated,
             **sizes,
         )
-        twin = decoded(*reference.quantize_q8(expected, group))
+        twin = bench.rounded(expected, group)
         return read_quantized(bench, step, out), twin
 
     def attended(group: int) -> Pair:
         x = bench.normal(TOKENS, width)
-        out = linear.activations(bench.device, TOKENS, width, group=group)
+        out = bench.activations(TOKENS, width, group=group)
         step = linear.quantize_q8(bench.kernels, bench.put(x), out, rows=TOKENS, width=width)
-        return read_quantized(bench, step, out), decoded(*reference.quantize_q8(x, group))
+        return read_quantized(bench, step, out), bench.rounded(x, group)
 
     shape = f"{TOKENS}×{spec.ffn_size} {spec.activation}"
     if any(_is_float(layer.down) for layer in layers):

@@ -118,7 +118,8 @@ class LoadBench(Workbench):
         # Products say themselves what they depend on; all else depends on the model's sizes and switches.
         scope = "" if "×" in case.shape and case.kernel.startswith("mat") else self.scope
         parts = (scope, *sorted(self.device.left_out), case.kernel, case.type, case.shape)
-        return "; ".join([*filter(None, parts), *(["baked"] if self.baking else [])])
+        forms = {"baked": self.baking, "fine": self.fine}
+        return "; ".join([*filter(None, parts), *(name for name, on in forms.items() if on)])
 
     def is_kept(self, case: Case) -> bool:
         """Whether this case was right before, so that it will not run."""

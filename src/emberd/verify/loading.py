@@ -20,6 +20,7 @@ from ..gguf.encoder import EncoderFile
 from ..gguf.model import ModelFile
 from ..gguf.spec import open_any
 from ..runtime import linear
+from ..runtime.activations import is_fine
 from ..runtime.kv_cache import KVType, q8_refusal
 from ..runtime.plan import bakes
 from ..runtime.weights import FLOAT_TYPES
@@ -130,6 +131,7 @@ def _checks(
     model = open_any(path)
     try:
         bench.scope = _digest(replace(model.spec, name=""))
+        bench.fine = is_fine(model.spec.hidden_size)
         if isinstance(model, EncoderFile):
             most = max(steps.max_tokens, model.spec.context_length)
             yield from check_beside_products(bench, model)

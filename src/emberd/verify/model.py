@@ -13,6 +13,7 @@ from ..gguf.spec import ModelFile, open_model
 from ..protocol import Admission, Batch, IntArray, Runner, SamplingParams, WorkerOptions
 from ..reference.runner import CpuRunner
 from ..reference.transformer import Routing
+from ..runtime.activations import is_fine
 from ..runtime.linear import FLOAT_TYPES
 from ..runtime.runner import GpuRunner
 from ..text.tokenizer import Tokenizer
@@ -38,7 +39,8 @@ def check_model(path: Path, device: str) -> Iterator[Check]:
     model = open_model(path)
     try:
         ids = _prompt(model)
-        kind = "float" if _all_float(model) else "int8"
+        near = _all_float(model) or is_fine(model.spec.hidden_size)
+        kind = "float" if near else "int8"
         mixed = model.spec.experts is not None
     finally:
         model.close()

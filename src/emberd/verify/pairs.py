@@ -15,7 +15,7 @@ from ..gguf.loaded import loaded_type
 from ..gguf.model import LayerTensors, ModelFile
 from ..gguf.reader import TensorInfo
 from ..runtime import linear
-from ..runtime.activations import FLOAT_UNIT, activations, padded
+from ..runtime.activations import FLOAT_UNIT, padded
 from ..runtime.device import Tensor
 from ..runtime.matmul import MatmulTile
 from ..runtime.model import Projection
@@ -158,7 +158,7 @@ def _check(bench: Workbench, model: ModelFile, case: _Case) -> Check:
         x: NDArray[Any] = bench.normal(tokens, matrices[0].cols)
         floats = bench.put(x)
         cols = matrices[0].cols
-        q8, values = activations(bench.device, tokens, cols), x
+        q8, values = bench.activations(tokens, cols), x
         if matrices[0].is_quantized:
             q8, values = pending_input(bench, tokens, cols, model.spec.norm_eps, pending)
         biases: list[Tensor | None] = []

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from ..gguf.model import ModelFile
+from ..runtime.activations import is_fine
 from ..runtime.linear import LinearTable
 from ..runtime.products import Product
 from .ahead import compile_ahead
@@ -38,6 +39,7 @@ def check_tiles(
     device, start = kernels.device, time.monotonic()
     kept = Kept.read(cache_dir, device)
     bench, steps = LoadBench(kernels, kept), Steps(max_tokens, max_rows)
+    bench.fine = is_fine(model.spec.hidden_size)
     num_measured, num_checks = table.num_tuned, 0
     while True:
         cases = partial(_cases, model=model, steps=steps, table=table)
