@@ -243,6 +243,9 @@ def test_a_step_runs_on_a_larger_plan_until_its_own_is_made(
     """With the same tokens, float weights being what they are; once for each mode of sampling."""
     runner = GpuRunner.load(options(random_model(tmp_path / "m.gguf", quant="F32")))
     plans, later = runner._plans, Later()
+    plans.close()  # a real GPU's own thread has begun with what it was asked for at the load
+    plans._made.clear()
+    plans._asked_for.clear()
     monkeypatch.setattr(plans, "_thread", later)
     prompts = [rng.integers(0, 256, n).tolist() for n in (5, 17, 30)]
     for param in (GREEDY, SamplingParams(temperature=0.8, repetition_penalty=1.3, seed=3)):
