@@ -16,7 +16,7 @@ from emberd.reference.sampling import SamplerState, sample
 from emberd.runtime import decode_attention, linear, ops
 from emberd.runtime.kv_cache import BLOCK_SIZE
 from emberd.runtime.sampler import Mode, Sampler
-from emberd.verify.bench import Workbench, decoded, read_quantized
+from emberd.verify.bench import Workbench, read_quantized
 from emberd.verify.check import TOLERANCE, relative_error
 from kernel_case import Case, ModelShape, copies_of
 
@@ -60,7 +60,7 @@ def _norm(bench: Workbench, shape: ModelShape, tokens: int) -> Case:
     step = linear.rms_norm_quantize(
         bench.kernels, bench.put(x), bench.put(weight), out, rows=tokens, width=width, eps=EPS
     )
-    expected = decoded(*reference.quantize_q8(reference.rms_norm(x, weight, EPS)))
+    expected = bench.rounded(reference.rms_norm(x, weight, EPS))
     return Case(
         op="rms_norm_quantize",
         type="int8",
@@ -80,7 +80,7 @@ def _activation(bench: Workbench, shape: ModelShape, tokens: int) -> Case:
         bench.kernels, bench.put(gate_up), out, rows=tokens, width=width, activation="silu"
     )
     product = reference.silu_mul(gate_up[:, :width], gate_up[:, width:])
-    expected = decoded(*reference.quantize_q8(product))
+    expected = bench.rounded(product)
     return Case(
         op="silu_mul_quantize",
         type="int8",
@@ -227,7 +227,7 @@ def _decode(bench: Workbench, shape: ModelShape, rows: int, context: int) -> Cas
             paged.attention(q[row : row + 1], row, newest[:1], scale).reshape(1, -1)
             for row in checked
         ]
-        rounded = decoded(*reference.quantize_q8(np.concatenate(expected)))
+        rounded = bench.rounded(np.concatenate(expected))
         return relative_error(found[checked], rounded)
 
     return Case(
