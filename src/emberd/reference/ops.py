@@ -77,8 +77,9 @@ def round_steps(x: F32, group: int = QUANT_BLOCK, fine: bool = False) -> tuple[F
     if not fine:
         return q.astype(np.float32), scale
     runs = x.reshape(*scale.shape, group)
-    inverse = np.float32(127.0) / np.where(scale == 0, np.float32(1.0), np.abs(runs).max(axis=-1))
-    steps = runs * inverse[..., None]
+    most = np.abs(runs).max(axis=-1, keepdims=True)
+    # Not by 127 / most, which is infinite where all values are next to nothing.
+    steps = np.divide(runs, most, out=np.zeros_like(runs), where=most > 0) * np.float32(127)
     whole = np.rint(steps)
     rest = np.rint((steps - whole) * np.float32(128)) / np.float32(128)
     return (whole + rest).reshape(x.shape).astype(np.float32), scale
