@@ -49,7 +49,7 @@ def test_the_vocabulary_is_made_once_and_only_for_a_grammar_k08() -> None:
             assert re.fullmatch(rb"[a-h]{4,9}[0-9]", text)
             assert update.finish_reason == "stop"
         refused = await last_of(worker, bound("bad", "start: nothing"))
-        assert refused.finish_reason == "error"
+        assert refused.finish_reason == "refused"
         assert refused.error is not None and "unknown name" in refused.error
         assert (await last_of(worker, free)).finish_reason == "length"
         await worker.close()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..gguf.dequant import dequantize
 from ..gguf.encoder import EncoderFile, open_encoder
+from ..gguf.loaded import loading_note
 from ..gguf.model import ModelFile
 from ..gguf.reader import TensorInfo
 from ..gguf.spec import open_any
@@ -165,7 +166,8 @@ def check_encoder(path: Path, device: str) -> Iterator[Check]:
 
     model = open_any(path)
     try:
-        kind = "fine" if is_fine(model.spec.hidden_size) else "int8"
+        fine = is_fine(model.spec.hidden_size) and not loading_note(model.file.tensors.values())
+        kind = "fine" if fine else "int8"
         if _all_float(model):
             kind = (
                 "float" if isinstance(model, EncoderFile) else "f16"

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..gguf.loaded import loading_note
 from ..gguf.spec import ModelFile, open_model
 from ..protocol import Admission, Batch, IntArray, Runner, SamplingParams, WorkerOptions
 from ..reference.runner import CpuRunner
@@ -39,8 +40,8 @@ def check_model(path: Path, device: str) -> Iterator[Check]:
     model = open_model(path)
     try:
         ids = _prompt(model)
-        near = _all_float(model) or is_fine(model.spec.hidden_size)
-        kind = "float" if near else "int8"
+        fine = is_fine(model.spec.hidden_size) and not loading_note(model.file.tensors.values())
+        kind = "float" if fine or _all_float(model) else "int8"
         mixed = model.spec.experts is not None
     finally:
         model.close()
