@@ -65,6 +65,23 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
+def wide(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny models of the runtime's tests take the forms of usual ones, one int8 an activation, unless `narrow`."""
+    if request.path.parent.name in ("runtime", "verify"):
+        from emberd.runtime import activations
+
+        monkeypatch.setattr(activations, "NARROW", 0)
+
+
+@pytest.fixture
+def narrow(wide: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models of this test are narrow ones."""
+    from emberd.runtime import activations
+
+    monkeypatch.setattr(activations, "NARROW", 1 << 30)
+
+
+@pytest.fixture(autouse=True)
 def own_folders(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
