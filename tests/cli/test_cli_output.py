@@ -16,6 +16,8 @@ from cli_harness import Result, assert_one_clear_line
 
 from tiny_gguf import chain_model
 
+pytestmark = pytest.mark.slow  # each starts processes
+
 FULL = Path("/dev/full")
 COMMANDS = [("list",), ("list", "--json"), ("show", "tiny"), ("list", "--help"), ("--version",)]
 BUFFERED = pytest.mark.parametrize("buffered", [True, False])
