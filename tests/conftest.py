@@ -39,7 +39,7 @@ MODEL_FILES = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start whole daemons take time, and so do long tables of cases: the quick group has every sixth."""
+    """Tests that start whole daemons take time, and so do long tables of cases: the quick group has every tenth."""
     tests = [item.nodeid.partition("[")[0] for item in items]
     num_cases, places = Counter(tests), Counter[str]()
     chosen = {test for test, item in zip(tests, items, strict=True) if _is_slow(item)}
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.path.parent.name in {"end_to_end", "clients"}
             or item.path.stem == "test_cli_daemon"
         )
-        left_out = num_cases[test] > 4 and places[test] % 6 and test not in chosen
+        left_out = num_cases[test] > 4 and places[test] % 10 and test not in chosen
         if starts_daemons or (left_out and item.path.parent.name != "tests"):
             item.add_marker(pytest.mark.slow)
         places[test] += 1
